@@ -1,0 +1,50 @@
+"""Exceptions that the user may see: each message says what happened, to what, and what to do next."""
+
+from __future__ import annotations
+
+
+class KvnotesError(Exception):
+    """Base of every error that kvnotes-local raises on purpose.
+
+    The command line prints the message without a traceback and exits with 1.
+    """
+
+
+class StateFormatError(KvnotesError):
+    """Bytes that should be a llama.cpp sequence state are not, or not for this model and context."""
+
+
+class LayoutError(KvnotesError):
+    """A cache layout that is not understood, or two layouts that do not fit each other."""
+
+
+class RotationError(KvnotesError):
+    """Keys of this model are not a pure rotation of one another, or a rotation does not fit a layout."""
+
+
+class ModelError(KvnotesError):
+    """A model file is missing, is not a GGUF file, or cannot be loaded."""
+
+
+class EngineError(KvnotesError):
+    """llama.cpp refused or failed an operation."""
+
+
+class ContextFullError(EngineError):
+    """The tokens asked for do not fit into the context."""
+
+
+class Cancelled(KvnotesError):
+    """The user stopped the operation; what was there before is unchanged."""
+
+
+class SkillError(KvnotesError):
+    """A skill is unknown, unreadable or does not follow the format."""
+
+
+class ArtifactError(KvnotesError):
+    """An artifact is damaged, or was made for another model, layout or version."""
+
+
+class UsageError(KvnotesError):
+    """The request makes no sense as asked (exit code 2)."""
