@@ -1,0 +1,249 @@
+"""What the layers above may ask of an engine; in-process and child-process engines implement it alike.
+
+The calls are coarse on purpose: key and value bytes never leave the engine. A change of a chat is a *plan*, a list of
+parts from left to right which says for each run of tokens where its rows come from. Position = index in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvnotes_local.engine.chat_format import ChatFormat
+from kvnotes_local.kv.layout import GGMLType
+
+
+class ModelClass(StrEnum):
+    """What of a model's memory can be reused.
+
+    SPLICE: attention keys and values per token that can be moved. PREFIX_ONLY: a recurrent state, restorable as a whole
+    at the start of a chat. PREFILL: nothing.
+    """
+
+    SPLICE = "splice"
+    PREFIX_ONLY = "prefix-only"
+    PREFILL = "prefill"
+
+
+@dataclass(frozen=True)
+class EngineParams:
+    """How to load a model and make its context; 0 or None means: choose for me.
+
+    ``n_ctx`` in tokens. ``n_gpu_layers`` -1 for all. ``flash_attn`` None for llama.cpp's own choice.
+    """
+
+    n_ctx: int = 0
+    type_k: GGMLType = GGMLType.F16
+    type_v: GGMLType = GGMLType.F16
+    n_gpu_layers: int = -1
+    n_threads: int = 0
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    flash_attn: bool | None = None
+    extra_buffers: bool = True
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is known about the loaded model and its context."""
+
+    path: Path
+    name: str
+    arch: str
+    description: str
+    fingerprint: str
+    model_class: ModelClass
+    class_reason: str
+    rotation_residual: float | None
+    rotation_fingerprint: str
+    n_params: int
+    n_bytes: int
+    n_ctx: int
+    n_ctx_train: int
+    n_swa: int
+    n_vocab: int
+    type_k: GGMLType
+    type_v: GGMLType
+    kv_bytes_per_token: int
+    chat_format: ChatFormat
+    llama_cpp_version: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Rows ``start … stop`` of the sequence as it is now; moved (rotated) when they land elsewhere."""
+
+    start: int
+    stop: int
+
+    @property
+    def n_tokens(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Tokens to compute on what stands before them."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Splice:
+    """Rows ``start … stop`` of an artifact (indices into its tokens)."""
+
+    artifact: Path
+    start: int
+    stop: int
+
+    @property
+    def n_tokens(self) -> int:
+        return self.stop - self.start
+
+
+Part = Keep | Decode | Splice
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a plan cost. Tokens; seconds of wall time.
+
+    ``reused``: kept where they were, no data touched. ``moved``: kept and rotated. ``reposition_seconds`` covers reading,
+    rotating and converting, ``restore_seconds`` the hand-over to llama.cpp.
+    """
+
+    reused: int = 0
+    moved: int = 0
+    decoded: int = 0
+    spliced: int = 0
+    decode_seconds: float = 0.0
+    reposition_seconds: float = 0.0
+    restore_seconds: float = 0.0
+    seconds: float = 0.0
+    bytes_restored: int = 0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Parameters of llama.cpp's samplers; temperature 0 is greedy. ``grammar`` is GBNF."""
+
+    temperature: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    seed: int = 0
+    grammar: str | None = None
+
+
+class StopReason(StrEnum):
+    """Why a generation ended."""
+
+    END = "end"
+    LENGTH = "length"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """One generated token; ``text`` holds the characters it completed (may be empty inside a multi-byte character)."""
+
+    token: int
+    text: str
+
+
+@dataclass
+class Generation:
+    """A running generation: iterate it for the tokens; afterwards ``stop_reason`` and ``seconds`` are set.
+
+    ``n_cached`` of ``tokens`` are in the cache: the last token drawn is not decoded until it is needed.
+    """
+
+    events: Iterator[TokenEvent]
+    tokens: list[int] = field(default_factory=list)
+    n_cached: int = 0
+    stop_reason: StopReason | None = None
+    seconds: float = 0.0
+    end_token: int | None = None
+
+    def __iter__(self) -> Iterator[TokenEvent]:
+        return self.events
+
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total), in tokens."""
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """One artifact to be made: rows of ``tokens`` computed behind each of ``leads`` (averaged when there are several).
+
+    ``whole_state``: keep the whole sequence, lead included, for a prefix-only model.
+    """
+
+    tokens: tuple[int, ...]
+    leads: tuple[tuple[int, ...], ...]
+    whole_state: bool = False
+
+
+class Engine(Protocol):
+    """One loaded model with one context that holds several sequences (chats, forks).
+
+    Calls raise EngineError (or a subclass) with what happened; after Cancelled the sequence is what it was before.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """Tokens of a text; special tokens are recognised only where ``special`` says so. No BOS is added."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str: ...
+
+    def new_sequence(self) -> int:
+        """Number of an unused sequence. Raises EngineError when all are in use."""
+        ...
+
+    def free_sequence(self, seq: int) -> None: ...
+
+    def tokens(self, seq: int) -> tuple[int, ...]:
+        """Tokens that the sequence holds, in order of position."""
+        ...
+
+    def apply(
+        self, seq: int, parts: Sequence[Part], *, logits: bool = True, progress: Progress | None = None
+    ) -> Applied:
+        """Make the sequence what the plan says."""
+        ...
+
+    def fork(self, seq: int, length: int) -> int:
+        """New sequence that shares the first ``length`` cells of ``seq``; nothing is copied."""
+        ...
+
+    def logits(self, seq: int) -> NDArray[np.float32]:
+        """float32 (n_vocab,) after the sequence's last token, which must have been decoded by the last call."""
+        ...
+
+    def score(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Decode ``tokens`` at the end of the sequence; float32 (len(tokens), n_vocab), row i after token i."""
+        ...
+
+    def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation: ...
+
+    def cancel(self) -> None:
+        """Stop what is running, from any thread; a generation ends with what it has, the rest raises Cancelled."""
+        ...
+
+    def close(self) -> None: ...
