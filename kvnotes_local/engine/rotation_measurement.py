@@ -1,0 +1,292 @@
+"""Measure how a model rotates its keys, instead of looking up RoPE parameters.
+
+A sequence of one token attends only to itself, so what a layer caches for it at position p is R(p)·k with the same k
+for every p. Single tokens are decoded at position 0 and at others, in a small float32 context of their own, and
+``rotation_fit`` finds R. Scaled variants (linear, YaRN, frequency factors, long/short factors), layers without
+rotation, partial rotation and M-RoPE need no knowledge of their formulas. Keys whose length grows with a factor (YaRN)
+do so at every position alike, hence the factor cancels and must not be applied when rows are moved.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from kvnotes_local.engine.rotation_fit import LayerFit, RowShape, fit_layer
+from kvnotes_local.errors import EngineError, RotationError
+from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLayout, TensorLayout
+from kvnotes_local.kv.rotation import LayerRotation, ModelRotation
+
+RESIDUAL_LIMIT = 1e-4
+"""Keys that differ by more than this from a rotation are no rotation; float32 noise gives 1e-7."""
+
+N_TOKENS = 8
+# Powers of four, so that angles can be unwrapped; then positions with many different mantissas, since the float32
+# rounding of llama.cpp's own angles repeats for every power of two.
+POSITIONS = (
+    *(0, 1, 3, 11, 41, 163, 613, 1531, 2531, 3677, 5003, 7001),
+    *(9547, 12347, 15013, 18211, 21517, 24683, 28001, 30011, 31567, 32749),
+)
+_PROBE_TEXT = b"The quick brown fox jumps over the lazy dog, 42 times; then it sleeps under a tree."
+_N_CTX_STEP = 256
+_SHAPE_KEYS = (
+    ("attention.key_length", "rope.dimension_count"),
+    ("attention.key_length_swa", "rope.dimension_count_swa"),
+    ("attention.key_length_swa", "rope.dimension_count"),
+    ("attention.key_length", "rope.dimension_count_swa"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRotation:
+    """The rotation of a model's keys, and how well it holds.
+
+    ``layout``: of the probing context (float32, values transposed), caches and layers in the order of every other
+    context of this model. ``residual``: the worst of ``residuals``, which run parallel to ``rotation.caches``; see
+    ``LayerFit``. ``angle_error``: largest distance in radians, over all probed positions, between a measured angle and
+    what the rotation says. ``max_position``: the farthest position that was probed.
+    """
+
+    rotation: ModelRotation
+    layout: StateLayout
+    residual: float
+    residuals: tuple[tuple[float, ...], ...]
+    angle_error: float
+    max_position: int
+
+
+def measure_rotation(
+    model: Any, *, n_ctx: int, tokens: Sequence[int] | None = None, **context_overrides: Any
+) -> MeasuredRotation:
+    """Measure the rotation of every layer's keys of ``model`` (a ``llama_model *``) by decoding single tokens.
+
+    ``n_ctx``: tokens a sequence of the context in use can have; models with long and short frequency factors choose by
+    it (src/llama-model.cpp, ``get_rope_factors``), nothing else depends on it. ``tokens``: ids to probe with.
+    ``context_overrides``: fields of ``llama_context_params`` in which the context in use departs from llama.cpp's
+    defaults and which reach the rotation (``rope_scaling_type``, ``rope_freq_base``, ``rope_freq_scale``, ``yarn_*``),
+    or speed (``n_threads``, ``n_threads_batch``, ``offload_kqv``).
+
+    A cached result holds for: the model file, the side of the model's original context length that ``n_ctx`` lies on,
+    those overrides, and the version of llama.cpp.
+
+    Raises RotationError if the model keeps recurrent state, or keys that are no rotation of one another, and
+    EngineError if llama.cpp cannot make the context or decode.
+    """
+    if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
+        kind = "hybrid" if api.llama_model_is_hybrid(model) else "recurrent"
+        raise RotationError(
+            f"{_describe(model)} is a {kind} model: its state is not a row per token, so text cannot be moved. "
+            "Restore whole states at the start of a chat instead."
+        )
+    probes = list(tokens) if tokens is not None else _probe_tokens(model)
+    limit = int(api.llama_model_n_ctx_train(model))
+    positions = np.array([p for p in POSITIONS if p < limit], np.int64)
+    with _probing_context(model, n_ctx, len(probes), context_overrides) as context:
+        layout, keys = _probe(model, context, positions, probes)
+    shapes = _row_shapes(model)
+    fits = [_fit_cache(positions, rows, shapes) for rows in keys]
+    residuals = tuple(tuple(fit.residual for fit in cache) for cache in fits)
+    residual = max((r for cache in residuals for r in cache), default=0.0)
+    if not residual < RESIDUAL_LIMIT:
+        raise RotationError(
+            f"The keys of {_describe(model)} are not a rotation of one another: moved keys would be wrong by "
+            f"{residual:.2g} of their length (allowed: {RESIDUAL_LIMIT:.0e}). Text for this model has to be read where it "
+            "stands."
+        )
+    rotation = ModelRotation(tuple(tuple(fit.rotation for fit in cache) for cache in fits))
+    errors = [_angle_error(positions, fit) for cache in fits for fit in cache]
+    return MeasuredRotation(rotation, layout, residual, residuals, max(errors, default=0.0), int(positions[-1]))
+
+
+def _fit_cache(
+    positions: NDArray[np.int64], layers: list[NDArray[np.float32]], shapes: list[RowShape]
+) -> list[LayerFit]:
+    fits: list[LayerFit] = []
+    found: LayerRotation | None = None
+    for rows in layers:
+        fit = fit_layer(positions, rows, shapes, found)
+        found = fit.rotation if fit.rotation.n_rot else found
+        fits.append(fit)
+    return fits
+
+
+def _angle_error(positions: NDArray[np.int64], fit: LayerFit) -> float:
+    if not fit.rotation.n_rot:
+        return 0.0
+    loud = fit.energy > 1e-6 * fit.energy.max()
+    error = np.abs(fit.angles - positions[:, None] * fit.rotation.frequencies)
+    return float(error[:, loud].max())
+
+
+@contextmanager
+def _probing_context(model: Any, n_ctx: int, n_tokens: int, overrides: dict[str, Any]) -> Iterator[Any]:
+    params = api.llama_context_default_params()
+    params.n_ctx = _probing_n_ctx(model, n_ctx)
+    params.n_batch = params.n_ubatch = n_tokens
+    params.n_seq_max = n_tokens
+    params.kv_unified = True
+    params.type_k = params.type_v = int(GGMLType.F32)
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.no_perf = True
+    for name, value in overrides.items():
+        if not hasattr(params, name):
+            raise TypeError(f"llama_context_params has no field {name}")
+        setattr(params, name, value)
+    context = api.llama_init_from_model(model, params)
+    if not context:
+        raise EngineError(f"llama.cpp could not make a context of {params.n_ctx} tokens to measure {_describe(model)}")
+    try:
+        yield context
+    finally:
+        api.llama_free(context)
+
+
+def _probing_n_ctx(model: Any, n_ctx: int) -> int:
+    """The smallest context on the same side of the model's original context length as ``n_ctx``."""
+    original = _meta_int(model, "rope.scaling.original_context_length") or int(api.llama_model_n_ctx_train(model))
+    if n_ctx > original and _meta(model, "rope.scaling.type") in (None, "longrope"):
+        return (original // _N_CTX_STEP + 1) * _N_CTX_STEP
+    return _N_CTX_STEP
+
+
+def _probe(
+    model: Any, context: Any, positions: NDArray[np.int64], tokens: list[int]
+) -> tuple[StateLayout, list[list[NDArray[np.float32]]]]:
+    """Keys by cache and layer: float32 (n_positions, n_tokens, n_embd).
+
+    All tokens of one position are one batch of one-token sequences, in the same order and the same cells each time, so
+    that rounding is the same at every position.
+    """
+    memory = api.llama_get_memory(context)
+    if not memory:
+        raise RotationError(f"{_describe(model)} keeps no keys and values: there is nothing to reuse.")
+    has_ext = int(api.llama_model_rope_type(model)) in (api.LLAMA_ROPE_TYPE_MROPE, api.LLAMA_ROPE_TYPE_IMROPE)
+    n = len(tokens)
+    batch = api.llama_batch_init(n, 0, 1)
+    layout: StateLayout | None = None
+    keys: list[list[NDArray[np.float32]]] = []
+    try:
+        for i, position in enumerate(positions):
+            api.llama_memory_clear(memory, False)
+            batch.n_tokens = n
+            for j, token in enumerate(tokens):
+                batch.token[j] = token
+                batch.pos[j] = int(position)
+                batch.n_seq_id[j] = 1
+                batch.seq_id[j][0] = j
+                batch.logits[j] = 0
+            status = int(api.llama_decode(context, batch))
+            if status:
+                raise EngineError(
+                    f"llama.cpp could not decode at position {position} to measure {_describe(model)} ({status})"
+                )
+            for j in range(n):
+                layout, rows = _read(_state(context, j), has_ext)
+                if not keys:
+                    keys = [[np.empty((len(positions), n, row.size), np.float32) for row in cache] for cache in rows]
+                for cache, cache_rows in zip(keys, rows, strict=True):
+                    for layer, row in zip(cache, cache_rows, strict=True):
+                        layer[i, j] = row
+    finally:
+        api.llama_batch_free(batch)
+    if layout is None:
+        raise RotationError(f"{_describe(model)} keeps no keys and values: there is nothing to reuse.")
+    return layout, keys
+
+
+def _state(context: Any, seq: int) -> bytes:
+    size = int(api.llama_state_seq_get_size(context, seq))
+    buffer = (ctypes.c_uint8 * size)()
+    written = int(api.llama_state_seq_get_data(context, buffer, size, seq))
+    if written != size:
+        raise EngineError(f"llama.cpp wrote {written:,} of {size:,} bytes of a sequence's state.")
+    return bytes(buffer)
+
+
+def _read(blob: bytes, has_ext: bool) -> tuple[StateLayout, list[list[NDArray[np.float32]]]]:
+    """Layout and keys of a state of one cell per cache, float32."""
+    at = 8
+    caches: list[CacheLayout] = []
+    keys: list[list[NDArray[np.float32]]] = []
+
+    def ints(n: int) -> list[int]:
+        nonlocal at
+        at += 4 * n
+        return [int(v) for v in np.frombuffer(blob, np.int32, n, at - 4 * n)]
+
+    while at < len(blob):
+        n_stream, n_cells = ints(2)
+        if n_stream != 1 or n_cells != 1:
+            raise EngineError(f"A state of one token has {n_stream} streams and {n_cells} cells.")
+        ints(6 if has_ext else 3)
+        v_trans, n_layer = ints(2)
+        rows = []
+        for _ in range(n_layer):
+            _, n_bytes, _ = ints(3)
+            rows.append(np.frombuffer(blob, np.float32, n_bytes // 4, at))
+            at += n_bytes
+        k = [TensorLayout(GGMLType.F32, row.size) for row in rows]
+        v: list[TensorLayout | None] = [None] * n_layer
+        # MLA caches no values and writes nothing for them; a cache that follows begins with its stream count of 1.
+        for layer in range(n_layer):
+            if not v_trans or at + 12 > len(blob) or np.frombuffer(blob, np.int32, 2, at).tolist() != [0, 4]:
+                break
+            _, _, n_embd = ints(3)
+            v[layer] = TensorLayout(GGMLType.F32, n_embd)
+            at += 4 * n_embd
+        caches.append(CacheLayout(tuple(map(LayerLayout, k, v)), bool(v_trans), has_ext))
+        keys.append(rows)
+    return StateLayout(tuple(caches)), keys
+
+
+def _probe_tokens(model: Any) -> list[int]:
+    """Ordinary tokens, different from one another: unused ones may have no embedding at all."""
+    vocab = api.llama_model_get_vocab(model)
+    n_vocab = int(api.llama_vocab_n_tokens(vocab))
+    buffer = (api.llama_token * len(_PROBE_TEXT))()
+    n = int(api.llama_tokenize(vocab, _PROBE_TEXT, len(_PROBE_TEXT), buffer, len(_PROBE_TEXT), False, False))
+    tokens = list(dict.fromkeys(buffer[: max(n, 0)]))[:N_TOKENS]
+    return tokens or [int(token) for token in np.linspace(0, n_vocab - 1, N_TOKENS)]
+
+
+def _row_shapes(model: Any) -> list[RowShape]:
+    """Divisions of a key row that the metadata suggests; whether one is right, the residual tells."""
+    n_head = int(api.llama_model_n_head(model))
+    default = int(api.llama_model_n_embd(model)) // n_head if n_head else 0
+    shapes = []
+    for dim_key, rot_key in _SHAPE_KEYS:
+        head_dim = _meta_int(model, dim_key) or default
+        n_rot = _meta_int(model, rot_key) or head_dim
+        if head_dim and n_rot <= head_dim:
+            shapes.append(RowShape(head_dim, n_rot))
+    return list(dict.fromkeys(shapes))
+
+
+def _meta(model: Any, key: str) -> str | None:
+    """A scalar of the model's architecture, e.g. ``rope.freq_base``."""
+    arch = _meta_text(model, "general.architecture")
+    return _meta_text(model, f"{arch}.{key}")
+
+
+def _meta_int(model: Any, key: str) -> int | None:
+    text = _meta(model, key)
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _meta_text(model: Any, key: str) -> str | None:
+    buffer = ctypes.create_string_buffer(256)
+    n = int(api.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)))
+    return buffer.value.decode("utf-8", "replace") if 0 <= n < len(buffer) else None
+
+
+def _describe(model: Any) -> str:
+    buffer = ctypes.create_string_buffer(256)
+    api.llama_model_desc(model, buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
