@@ -1,0 +1,130 @@
+"""Fields inside a skill or system text: ``Refunds within {{refund window|30 days}}.``
+
+The rules, kept narrow because skills written for other tools are full of braces that must stay as they are:
+
+- ``{{name|default}}`` is a field. The name starts with a letter and goes on with letters, digits, spaces and ``_-.'``
+  (64 characters at most); the default is any text on the same line without braces, and may be empty.
+- There is no space next to the braces or the bar: ``{{ name }}``, ``{{ x | upper }}`` and ``${{ x }}`` stay text.
+- ``{{name}}`` is a field without a default: it stays as written until it is given a value.
+- A backslash in front takes the meaning away: ``\\{{name|default}}`` renders as ``{{name|default}}``. A backslash that
+  shall stand in front of a field is doubled. Backslashes anywhere else are just text.
+- Anything malformed stays text. Values are inserted as they are; braces inside a value mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+MAX_NAME = 64
+
+_FIELD = re.compile(
+    r"(?P<slashes>\\*)(?<!\$)\{\{"
+    r"(?P<name>[^\W\d_](?:[\w \-.']{0,62}[\w\-.'])?)"
+    r"(?:\|(?P<default>(?:[^\s{}](?:[^{}\x00-\x1f\x7f\x85\u2028\u2029]*[^\s{}])?)?))?"
+    r"\}\}"
+)
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """Text that no one edits."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class FieldPiece:
+    """A named value; ``default`` is None for ``{{name}}``, which stays as written until it is given a value."""
+
+    name: str
+    default: str | None
+
+    def value(self, values: Mapping[str, str]) -> str:
+        """The text that stands here for these values."""
+        if self.name in values:
+            return values[self.name]
+        return self.source if self.default is None else self.default
+
+    @property
+    def source(self) -> str:
+        """The field as it is written in a text."""
+        return f"{{{{{self.name}}}}}" if self.default is None else f"{{{{{self.name}|{self.default}}}}}"
+
+
+Piece = TextPiece | FieldPiece
+
+
+@dataclass(frozen=True)
+class RenderedField:
+    """Where a field's value lies in a rendered text: characters ``start … stop`` (stop excluded)."""
+
+    name: str
+    value: str
+    start: int
+    stop: int
+
+
+def parse_template(body: str) -> list[Piece]:
+    """Split a text into plain pieces and fields. Never fails; adjacent text is one piece, never an empty one."""
+    pieces: list[Piece] = []
+    text: list[str] = []
+    end = 0
+    for match in _FIELD.finditer(body):
+        text.append(body[end : match.start()])
+        end = match.end()
+        slashes = len(match["slashes"])
+        text.append("\\" * (slashes // 2))
+        if slashes % 2:
+            text.append(match[0][slashes:])
+            continue
+        _flush(text, pieces)
+        pieces.append(FieldPiece(match["name"], match["default"]))
+    text.append(body[end:])
+    _flush(text, pieces)
+    return pieces
+
+
+def _flush(text: list[str], pieces: list[Piece]) -> None:
+    if joined := "".join(text):
+        pieces.append(TextPiece(joined))
+    text.clear()
+
+
+def render(pieces: Iterable[Piece], values: Mapping[str, str] | None = None) -> str:
+    """The text with every field replaced by its value, else its default.
+
+    Names in ``values`` that the text does not have are ignored, since one set of values serves several texts.
+    """
+    given = values or {}
+    return "".join(piece.text if isinstance(piece, TextPiece) else piece.value(given) for piece in pieces)
+
+
+def rendered_fields(pieces: Iterable[Piece], values: Mapping[str, str] | None = None) -> tuple[RenderedField, ...]:
+    """Where each field's value lies in ``render(pieces, values)``, in order; a name may occur more than once."""
+    given = values or {}
+    found: list[RenderedField] = []
+    at = 0
+    for piece in pieces:
+        if isinstance(piece, TextPiece):
+            at += len(piece.text)
+            continue
+        value = piece.value(given)
+        found.append(RenderedField(piece.name, value, at, at + len(value)))
+        at += len(value)
+    return tuple(found)
+
+
+def field_defaults(pieces: Sequence[Piece]) -> dict[str, str | None]:
+    """Each field name with its default, in order of first appearance; the first default given counts."""
+    defaults: dict[str, str | None] = {}
+    for piece in pieces:
+        if isinstance(piece, FieldPiece) and defaults.get(piece.name) is None:
+            defaults[piece.name] = piece.default
+    return defaults
+
+
+def escape_template(text: str) -> str:
+    """``text`` written so that it renders as itself, without any field."""
+    return _FIELD.sub(lambda m: "\\" * (2 * len(m["slashes"]) + 1) + m[0][len(m["slashes"]) :], text)
