@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from kvnotes_local.kv.block_base import BlockType, as_half_bytes, half_bits_finite, half_column
 from kvnotes_local.kv.layout import GGMLType
 
+_FOUR = np.uint8(4)
+_LOW = np.uint8(15)
 _HALF = 16
 """Elements j and j + 16 of a block share a byte: the first in the low four bits."""
 
@@ -36,21 +38,21 @@ def _signed_maximum(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def pack_nibbles(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Levels 0 … 15 (n_blocks, 32) as uint8 (n_blocks, 16)."""
-    return levels[:, :_HALF] | (levels[:, _HALF:] << 4)
+    return levels[:, :_HALF] | (levels[:, _HALF:] << _FOUR)
 
 
 def unpack_nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The inverse of :func:`pack_nibbles`."""
-    return np.concatenate((packed & 0x0F, packed >> 4), axis=1)
+    return np.concatenate((packed & _LOW, packed >> _FOUR), axis=1)
 
 
 def _pack_fifth_bits(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Bit 4 of each of 32 levels as a little-endian u32, so uint8 (n_blocks, 4)."""
-    return np.packbits(levels >> 4, axis=1, bitorder="little")
+    return np.packbits(levels >> _FOUR, axis=1, bitorder="little")
 
 
 def _unpack_fifth_bits(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.unpackbits(packed, axis=1, bitorder="little") << 4
+    return np.unpackbits(packed, axis=1, bitorder="little") << _FOUR
 
 
 class _LinearBlock(BlockType):
@@ -138,7 +140,7 @@ class Q5_0(_SignedBlock):  # noqa: N801
 
     def _encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
         scale, levels = self._levels(blocks)
-        return np.concatenate((as_half_bytes(scale), _pack_fifth_bits(levels), pack_nibbles(levels & 15)), axis=1)
+        return np.concatenate((as_half_bytes(scale), _pack_fifth_bits(levels), pack_nibbles(levels & _LOW)), axis=1)
 
     def _decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
         levels = unpack_nibbles(blocks[:, 6:]) | _unpack_fifth_bits(blocks[:, 2:6])
@@ -152,7 +154,7 @@ class Q5_1(_OffsetBlock):  # noqa: N801
 
     def _encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
         scale, lowest, levels = self._levels(blocks)
-        parts = (as_half_bytes(scale), as_half_bytes(lowest), _pack_fifth_bits(levels), pack_nibbles(levels & 15))
+        parts = (as_half_bytes(scale), as_half_bytes(lowest), _pack_fifth_bits(levels), pack_nibbles(levels & _LOW))
         return np.concatenate(parts, axis=1)
 
     def _decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

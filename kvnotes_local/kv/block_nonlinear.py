@@ -13,9 +13,7 @@ from kvnotes_local.kv.block_base import BlockType, as_half_bytes, half_bits_fini
 from kvnotes_local.kv.block_linear import pack_nibbles, unpack_nibbles
 from kvnotes_local.kv.layout import GGMLType
 
-_LEVELS = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32
-)
+_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
 _VANISHING = np.float32(1e-15)
 
 

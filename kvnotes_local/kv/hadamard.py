@@ -1,7 +1,6 @@
 """Walsh-Hadamard transform of key and value rows, which llama.cpp applies before it quantizes them.
 
-Mirrors src/llama-kv-cache.cpp (``ggml_gen_hadamard``, ``build_input_k_rot``, ``build_input_v_rot``) and
-``ggml_compute_forward_fwht`` of ggml/src/ggml-cpu/ops.cpp, down to the order of the additions.
+Mirrors src/llama-kv-cache.cpp (``ggml_gen_hadamard``, ``build_input_k_rot``, ``build_input_v_rot``).
 """
 
 from __future__ import annotations
@@ -22,28 +21,49 @@ def check_block(block: int, n_embd: int) -> None:
         raise LayoutError(f"a Hadamard block of {block} elements does not fit rows of {n_embd} elements")
 
 
+def _sylvester(n: int) -> NDArray[np.float32]:
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    matrix /= np.sqrt(np.float32(n))
+    return matrix
+
+
+_MATRICES = {1 << i: _sylvester(1 << i) for i in range(1, 7)}
+_HALVING = np.sqrt(np.float32(0.5))
+
+
+def hadamard_into(rows: NDArray[np.float32], block: int, out: NDArray[np.float32]) -> None:
+    """Transform contiguous float32 (m, n) into ``out`` of the same shape, which must not overlap; ``rows`` is spoilt.
+
+    Raises LayoutError when ``block`` is no power of two that divides n.
+    """
+    check_block(block, rows.shape[-1])
+    if block <= 1:
+        np.copyto(out, rows)
+        return
+    # H(2n) = [[H(n), H(n)], [H(n), -H(n)]] / sqrt(2): additions while they run over long stretches, then one product
+    # with a small matrix, which BLAS does several times faster than numpy can add short stretches.
+    while block > _SMALLEST:
+        half = block // 2
+        pairs = rows.reshape(-1, 2, half)
+        mixed = out.reshape(-1, 2, half)
+        np.add(pairs[:, 0], pairs[:, 1], out=mixed[:, 0])
+        np.subtract(pairs[:, 0], pairs[:, 1], out=mixed[:, 1])
+        np.multiply(out, _HALVING, out=rows)
+        block = half
+    np.matmul(rows.reshape(-1, block), _MATRICES[block], out=out.reshape(-1, block))
+
+
 def hadamard(rows: NDArray[np.float32], block: int) -> NDArray[np.float32]:
     """Transform consecutive blocks of float32 (..., n); its own inverse up to rounding. Block 0 or 1 copies.
 
     The matrix is Sylvester's, divided by sqrt(block). Raises LayoutError when ``block`` is no power of two dividing n.
     """
-    check_block(block, rows.shape[-1])
-    if block <= 1:
-        return np.array(rows, dtype=np.float32)
-    scale = np.float32(1) / np.sqrt(np.float32(block))
-    # With the blocks along the last axis all additions run over long contiguous stretches.
-    now = np.ascontiguousarray(rows.reshape(-1, block).T, dtype=np.float32)
-    now *= scale
-    spare = np.empty_like(now)
-    half = 1
-    while half < block:
-        pairs = now.reshape(block // (2 * half), 2, -1)
-        sums = spare.reshape(pairs.shape)
-        np.add(pairs[:, 0], pairs[:, 1], out=sums[:, 0])
-        np.subtract(pairs[:, 0], pairs[:, 1], out=sums[:, 1])
-        now, spare = spare, now
-        half *= 2
-    return np.ascontiguousarray(now.T).reshape(rows.shape)
+    source = np.array(rows, dtype=np.float32).reshape(-1, rows.shape[-1])
+    out = np.empty_like(source)
+    hadamard_into(source, block, out)
+    return out.reshape(rows.shape)
 
 
 def expected_hadamard(head_size: int, type: GGMLType, *, values: bool = False, disabled: bool = False) -> int:

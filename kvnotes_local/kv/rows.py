@@ -1,0 +1,140 @@
+"""Cutting, joining and averaging rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvnotes_local.errors import LayoutError
+from kvnotes_local.kv.block_types import tensor_row_bytes
+from kvnotes_local.kv.converter import NUMPY, RowConverter
+from kvnotes_local.kv.hadamard import hadamard_into
+from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, LayerLayout, StateLayout, StateRows, TensorLayout
+from kvnotes_local.kv.state import check_rows, take_cells
+
+_CHUNK_ELEMENTS = 1 << 16
+
+
+def slice_rows(rows: StateRows, start: int, stop: int) -> StateRows:
+    """Cells ``start … stop - 1`` of every cache by index, as views; only for caches that hold the same cells.
+
+    Raises LayoutError when the caches hold different positions; use :func:`slice_positions` for those.
+    """
+    first = rows.caches[0].pos
+    if any(not np.array_equal(first, cache.pos) for cache in rows.caches[1:]):
+        raise LayoutError("the caches hold different cells, so an index means nothing; slice by positions instead")
+    return replace(rows, caches=tuple(take_cells(cache, slice(start, stop)) for cache in rows.caches))
+
+
+def slice_positions(rows: StateRows, p0: int, p1: int) -> StateRows:
+    """Cells with positions ``p0 … p1 - 1`` of every cache, as views. A sliding cache may hold fewer of them."""
+
+    def cut(cache: CacheRows) -> CacheRows:
+        first, last = np.searchsorted(cache.pos, (p0, p1))
+        return take_cells(cache, slice(int(first), int(max(first, last))))
+
+    return replace(rows, caches=tuple(cut(cache) for cache in rows.caches))
+
+
+def select_rows(rows: StateRows, which: Sequence[NDArray[np.bool_]]) -> StateRows:
+    """Cells chosen by one bool mask (n,) a cache, as copies. Raises LayoutError for masks of other lengths."""
+    if len(which) != len(rows.caches) or any(
+        mask.shape != cache.pos.shape or mask.dtype != np.bool_ for mask, cache in zip(which, rows.caches, strict=True)
+    ):
+        raise LayoutError("select_rows needs one mask a cache, with one truth value a cell")
+    return replace(rows, caches=tuple(take_cells(cache, mask) for cache, mask in zip(rows.caches, which, strict=True)))
+
+
+def concat(parts: Sequence[StateRows]) -> StateRows:
+    """One after the other, as a copy. Raises LayoutError unless layouts agree and positions ascend throughout."""
+    if not parts:
+        raise LayoutError("nothing to join")
+    layout = parts[0].layout
+    if any(part.layout != layout for part in parts):
+        raise LayoutError("rows of different layouts cannot be joined; convert them with reposition first")
+    for part in parts:
+        check_rows(part)
+    joined = StateRows(layout, tuple(_concat_cache([p.caches[i] for p in parts]) for i in range(len(layout.caches))))
+    check_rows(joined)
+    return joined
+
+
+def _concat_cache(parts: list[CacheRows]) -> CacheRows:
+    filled = [part for part in parts if len(part.pos)] or parts[:1]
+    first = filled[0]
+    if any(part.stream != first.stream for part in filled):
+        raise LayoutError("rows of different streams cannot be joined")
+    exts = [part.ext for part in filled if part.ext is not None]
+    return CacheRows(
+        np.concatenate([part.pos for part in filled]),
+        tuple(np.concatenate([part.k[i] for part in filled]) for i in range(len(first.k))),
+        tuple(
+            None if first.v[i] is None else np.concatenate([v for part in filled if (v := part.v[i]) is not None])
+            for i in range(len(first.v))
+        ),
+        np.concatenate(exts) if exts else None,
+        first.stream,
+    )
+
+
+def average_rows(parts: Sequence[StateRows], converter: RowConverter = NUMPY) -> StateRows:
+    """Mean of keys and of values, taken in float32, as F16 rows without Hadamard.
+
+    All parts must have equal layouts and positions: reposition them first. Raises LayoutError otherwise.
+    """
+    if not parts:
+        raise LayoutError("nothing to average")
+    first = parts[0]
+    for part in parts:
+        check_rows(part)
+        if part.layout != first.layout or any(
+            not np.array_equal(a.pos, b.pos) for a, b in zip(part.caches, first.caches, strict=True)
+        ):
+            raise LayoutError("only rows of equal layout and positions can be averaged; reposition them first")
+    caches = []
+    for at, cache in enumerate(first.layout.caches):
+        members = [part.caches[at] for part in parts]
+        k = tuple(
+            _average([m.k[i] for m in members], layer.k, cache.k_hadamard, converter)
+            for i, layer in enumerate(cache.layers)
+        )
+        v = tuple(
+            None
+            if layer.v is None
+            else _average([y for m in members if (y := m.v[i]) is not None], layer.v, cache.v_hadamard, converter)
+            for i, layer in enumerate(cache.layers)
+        )
+        caches.append(replace(members[0], k=k, v=v))
+    return StateRows(StateLayout(tuple(_as_f16(cache) for cache in first.layout.caches)), tuple(caches))
+
+
+def _as_f16(cache: CacheLayout) -> CacheLayout:
+    def f16(tensor: TensorLayout) -> TensorLayout:
+        return TensorLayout(GGMLType.F16, tensor.n_embd)
+
+    layers = tuple(LayerLayout(f16(y.k), None if y.v is None else f16(y.v)) for y in cache.layers)
+    return replace(cache, layers=layers, k_hadamard=0, v_hadamard=0)
+
+
+def _average(
+    members: list[NDArray[np.uint8]], tensor: TensorLayout, block: int, converter: RowConverter
+) -> NDArray[np.uint8]:
+    n, n_embd = len(members[0]), tensor.n_embd
+    out = np.empty((n, tensor_row_bytes(TensorLayout(GGMLType.F16, n_embd))), np.uint8)
+    step = max(1, _CHUNK_ELEMENTS // max(1, n_embd))
+    for start in range(0, n, step):
+        m = min(step, n - start)
+        total = np.zeros((m, n_embd), np.float32)
+        part = np.empty_like(total)
+        for member in members:
+            converter.dequantize(tensor.type, np.ascontiguousarray(member[start : start + m]), part)
+            total += part
+        total *= np.float32(1 / len(members))
+        if block > 1:
+            hadamard_into(total, block, part)
+            total = part
+        converter.quantize(GGMLType.F16, total, out[start : start + m])
+    return out
