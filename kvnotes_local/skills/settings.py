@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class StoreType(StrEnum):
-    """Element type in which an artifact keeps keys and values."""
-
-    F16 = "f16"
-    Q8_0 = "q8_0"
+from kvnotes_local.skills.artifact_meta import StoreType
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,315 @@
+"""What an artifact says about itself: provenance, tokens, and the layout of its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kvnotes_local.errors import ArtifactError
+from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLayout, TensorLayout
+
+FORMAT = "kvnotes-artifact"
+FORMAT_VERSION = 1
+_MAX_POSITION = 2**31 - 1
+_MAX_EMBD = 1 << 24
+
+
+class StoreType(StrEnum):
+    """Element type in which an artifact keeps keys and values."""
+
+    F16 = "f16"
+    Q8_0 = "q8_0"
+
+
+class ArtifactKind(StrEnum):
+    """ROWS: keys and values per token, to be moved anywhere. STATE: one opaque sequence state."""
+
+    ROWS = "rows"
+    STATE = "state"
+
+
+@dataclass(frozen=True)
+class FieldSpan:
+    """A field's value as tokens ``start … stop`` of the artifact."""
+
+    name: str
+    value: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class ArtifactMeta:
+    """Provenance of one artifact.
+
+    ``tokens[i]`` was computed at position ``position_start + i``. ``skill_sha256``: of the rendered text (UTF-8).
+    ``lead`` and ``wrapper`` describe what stood before and around it. ``created``: ISO 8601 time. ``layout``: how the
+    rows lie in the file, None for a state. Writing sets ``kind``, ``layout`` and ``format_version``.
+    """
+
+    skill: str
+    skill_sha256: str
+    model_fingerprint: str
+    model_name: str
+    model_arch: str
+    tokens: tuple[int, ...]
+    position_start: int
+    lead: str
+    wrapper: str
+    rotation_fingerprint: str
+    store: StoreType
+    llama_cpp_version: str
+    created: str
+    fields: tuple[FieldSpan, ...] = ()
+    kind: ArtifactKind = ArtifactKind.ROWS
+    layout: StateLayout | None = None
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def key(self) -> str:
+        """What ``artifact_key`` gives for this artifact."""
+        return artifact_key(
+            skill_sha256=self.skill_sha256,
+            model_fingerprint=self.model_fingerprint,
+            wrapper=self.wrapper,
+            lead=self.lead,
+            rotation_fingerprint=self.rotation_fingerprint,
+            store=self.store,
+            llama_cpp_version=self.llama_cpp_version,
+            kind=self.kind,
+            format_version=self.format_version,
+        )
+
+
+def text_sha256(text: str) -> str:
+    """Hex digest of a rendered skill text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def artifact_key(
+    *,
+    skill_sha256: str,
+    model_fingerprint: str,
+    wrapper: str,
+    lead: str,
+    rotation_fingerprint: str,
+    store: StoreType,
+    llama_cpp_version: str,
+    kind: ArtifactKind = ArtifactKind.ROWS,
+    format_version: int = FORMAT_VERSION,
+) -> str:
+    """64 hex digits that change whenever anything changes that the rows depend on."""
+    parts = [
+        skill_sha256,
+        model_fingerprint,
+        wrapper,
+        lead,
+        rotation_fingerprint,
+        str(store),
+        llama_cpp_version,
+        str(kind),
+        str(format_version),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
+
+
+def meta_to_strings(meta: ArtifactMeta) -> dict[str, str]:
+    """The metadata of a safetensors file."""
+    return {
+        "format": FORMAT,
+        "format_version": str(meta.format_version),
+        "kind": str(meta.kind),
+        "skill": meta.skill,
+        "skill_sha256": meta.skill_sha256,
+        "model_fingerprint": meta.model_fingerprint,
+        "model_name": meta.model_name,
+        "model_arch": meta.model_arch,
+        "n_tokens": str(meta.n_tokens),
+        "position_start": str(meta.position_start),
+        "lead": meta.lead,
+        "wrapper": meta.wrapper,
+        "rotation_fingerprint": meta.rotation_fingerprint,
+        "store": str(meta.store),
+        "llama_cpp_version": meta.llama_cpp_version,
+        "created": meta.created,
+        "fields": json.dumps([[one.name, one.value, one.start, one.stop] for one in meta.fields]),
+        "layout": json.dumps(_layout_to_json(meta.layout)),
+        "tokens": " ".join(map(str, meta.tokens)),
+    }
+
+
+def meta_from_strings(strings: Mapping[str, str]) -> ArtifactMeta:
+    """Read and check the metadata of an artifact.
+
+    Raises:
+        ArtifactError: what is wrong, without the file's name and without advice.
+    """
+    if strings.get("format") != FORMAT:
+        raise ArtifactError("is a safetensors file, but none that kvnotes-local wrote")
+    version = _number(strings, "format_version", 1, _MAX_POSITION)
+    if version > FORMAT_VERSION:
+        raise ArtifactError(
+            f"has format {version}, which is newer than this version of kvnotes-local (format {FORMAT_VERSION})"
+        )
+    try:
+        kind, store = ArtifactKind(strings.get("kind", "")), StoreType(strings.get("store", ""))
+    except ValueError as error:
+        raise ArtifactError(f"has an unknown kind or store type ({error})") from error
+    meta = ArtifactMeta(
+        skill=_string(strings, "skill"),
+        skill_sha256=_string(strings, "skill_sha256"),
+        model_fingerprint=_string(strings, "model_fingerprint"),
+        model_name=_string(strings, "model_name"),
+        model_arch=_string(strings, "model_arch"),
+        tokens=_tokens(_string(strings, "tokens")),
+        position_start=_number(strings, "position_start", 0, _MAX_POSITION),
+        lead=_string(strings, "lead"),
+        wrapper=_string(strings, "wrapper"),
+        rotation_fingerprint=_string(strings, "rotation_fingerprint"),
+        store=store,
+        llama_cpp_version=_string(strings, "llama_cpp_version"),
+        created=_string(strings, "created"),
+        fields=_fields(_json(strings, "fields")),
+        kind=kind,
+        layout=_layout_from_json(_json(strings, "layout")),
+        format_version=version,
+    )
+    if _number(strings, "n_tokens", 0, _MAX_POSITION) != meta.n_tokens:
+        raise ArtifactError("says another number of tokens than it lists")
+    check_meta(meta)
+    return meta
+
+
+def check_meta(meta: ArtifactMeta) -> None:
+    """Raise ArtifactError for counts, spans or types that contradict each other."""
+    if not meta.tokens:
+        raise ArtifactError("holds no tokens")
+    if not all(0 <= token <= _MAX_POSITION for token in meta.tokens):
+        raise ArtifactError("holds token numbers out of range")
+    if meta.position_start < 0 or meta.position_start + meta.n_tokens > _MAX_POSITION:
+        raise ArtifactError(f"starts at position {meta.position_start}, which is out of range")
+    at = 0
+    for one in meta.fields:
+        if not at <= one.start <= one.stop <= meta.n_tokens:
+            raise ArtifactError(f"has a field {one.name[:40]!r} at tokens {one.start} to {one.stop}, which cannot be")
+        at = one.stop
+    for name in ("skill", "model_name", "model_arch"):
+        if not getattr(meta, name).isprintable():
+            raise ArtifactError(f"has control characters in its {name}")
+    if (meta.layout is None) != (meta.kind is ArtifactKind.STATE):
+        raise ArtifactError(f"is of kind {meta.kind} and should{' not' if meta.layout else ''} have a layout")
+    if meta.layout is not None:
+        _check_store(meta.layout, meta.store)
+
+
+def _check_store(layout: StateLayout, store: StoreType) -> None:
+    # Rows that are no whole number of Q8_0 blocks stay in F16.
+    allowed = {GGMLType.F16} if store is StoreType.F16 else {GGMLType.Q8_0, GGMLType.F16}
+    for cache in layout.caches:
+        for layer in cache.layers:
+            for tensor in (layer.k, layer.v):
+                if tensor is not None and tensor.type not in allowed:
+                    raise ArtifactError(f"stores {tensor.type.name} rows, though it says {store}")
+
+
+def _string(strings: Mapping[str, str], key: str) -> str:
+    value = strings.get(key)
+    if value is None:
+        raise ArtifactError(f"does not say its {key}")
+    return value
+
+
+def _number(strings: Mapping[str, str], key: str, low: int, high: int) -> int:
+    text = _string(strings, key)
+    if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high:
+        raise ArtifactError(f"has {key} {text[:20]!r}, which is no number from {low} to {high}")
+    return int(text)
+
+
+def _tokens(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"(?:[0-9]{1,10}(?: [0-9]{1,10})*)?", text):
+        raise ArtifactError("has a malformed list of tokens")
+    return tuple(map(int, text.split()))
+
+
+def _json(strings: Mapping[str, str], key: str) -> Any:
+    try:
+        return json.loads(_string(strings, key))
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"has malformed {key}") from error
+
+
+def _fields(value: Any) -> tuple[FieldSpan, ...]:
+    try:
+        spans = tuple(FieldSpan(*one) for one in value)
+    except TypeError as error:
+        raise ArtifactError("has malformed fields") from error
+    for one in spans:
+        if not (isinstance(one.name, str) and isinstance(one.value, str) and type(one.start) is type(one.stop) is int):
+            raise ArtifactError("has malformed fields")
+    return spans
+
+
+def _layout_to_json(layout: StateLayout | None) -> Any:
+    if layout is None:
+        return None
+    return [
+        {
+            "layers": [[_tensor_to_json(layer.k), _tensor_to_json(layer.v)] for layer in cache.layers],
+            "v_trans": cache.v_trans,
+            "has_ext": cache.has_ext,
+            "n_stream": cache.n_stream,
+            "k_hadamard": cache.k_hadamard,
+            "v_hadamard": cache.v_hadamard,
+        }
+        for cache in layout.caches
+    ]
+
+
+def _tensor_to_json(tensor: TensorLayout | None) -> Any:
+    return None if tensor is None else [tensor.type.name, tensor.n_embd]
+
+
+def _layout_from_json(value: Any) -> StateLayout | None:
+    if value is None:
+        return None
+    try:
+        return StateLayout(tuple(_cache_from_json(one) for one in value))
+    except (TypeError, KeyError, ValueError) as error:
+        raise ArtifactError(f"has a malformed layout ({str(error)[:80]})") from error
+
+
+def _cache_from_json(value: Any) -> CacheLayout:
+    if not isinstance(value, dict) or len(value) != 6:
+        raise ValueError("a cache needs six keys")
+    numbers = [value[key] for key in ("n_stream", "k_hadamard", "v_hadamard")]
+    switches = [value[key] for key in ("v_trans", "has_ext")]
+    if any(type(one) is not int or not 0 <= one <= 1 << 16 for one in numbers) or numbers[0] < 1:
+        raise ValueError("a number of a cache is out of range")
+    if any(type(one) is not bool for one in switches):
+        raise ValueError("a switch of a cache is neither true nor false")
+    layers = []
+    for k, v in value["layers"]:
+        keys = _tensor_from_json(k)
+        if keys is None:
+            raise ValueError("a layer has no keys")
+        layers.append(LayerLayout(keys, _tensor_from_json(v)))
+    return CacheLayout(tuple(layers), switches[0], switches[1], *numbers)
+
+
+def _tensor_from_json(value: Any) -> TensorLayout | None:
+    if value is None:
+        return None
+    type_name, n_embd = value
+    if type(n_embd) is not int or not 0 < n_embd <= _MAX_EMBD:
+        raise ValueError(f"a row of {n_embd} elements")
+    return TensorLayout(GGMLType[type_name], n_embd)
