@@ -1,8 +1,8 @@
 """Find the rotation that turns one layer's key at position 0 into the keys at other positions.
 
 The input is what a model cached for single tokens, each alone in its sequence: the same key at several positions. A
-pure rotation keeps the length of every pair of elements and turns it by an angle that depends on the position alone, not
-on token or head; whatever else happens shows in the residual.
+pure rotation keeps the length of every pair of elements and turns it by an angle that depends on the position alone,
+not on token or head; whatever else happens shows in the residual.
 """
 
 from __future__ import annotations
