@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.errors import ArtifactError, LayoutError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows, TensorLayout
@@ -25,14 +26,13 @@ from kvnotes_local.skills.artifact_meta import (
     FORMAT_VERSION,
     ArtifactKind,
     ArtifactMeta,
-    FieldSpan,
-    StoreType,
     artifact_key,
     check_meta,
     meta_from_strings,
     meta_to_strings,
     text_sha256,
 )
+from kvnotes_local.skills.store_type import StoreType
 from kvnotes_local.skills.tensor_file import (
     TensorHeader,
     TensorSpec,

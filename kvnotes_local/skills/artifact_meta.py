@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLayout, TensorLayout
+from kvnotes_local.skills.store_type import StoreType
 
 FORMAT = "kvnotes-artifact"
 FORMAT_VERSION = 1
@@ -19,28 +21,11 @@ _MAX_POSITION = 2**31 - 1
 _MAX_EMBD = 1 << 24
 
 
-class StoreType(StrEnum):
-    """Element type in which an artifact keeps keys and values."""
-
-    F16 = "f16"
-    Q8_0 = "q8_0"
-
-
 class ArtifactKind(StrEnum):
     """ROWS: keys and values per token, to be moved anywhere. STATE: one opaque sequence state."""
 
     ROWS = "rows"
     STATE = "state"
-
-
-@dataclass(frozen=True)
-class FieldSpan:
-    """A field's value as tokens ``start … stop`` of the artifact."""
-
-    name: str
-    value: str
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
