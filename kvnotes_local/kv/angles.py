@@ -42,7 +42,7 @@ class AngleArithmetic:
     freq_factors: NDArray[np.float32] | None = None
     ramp_mix: NDArray[np.float32] | None = None
     turning: NDArray[np.bool_] | None = None
-    fusion: Fusion = Fusion.NONE
+    fusion: Fusion = Fusion.INTERPOLATED
 
     def check(self, n_pairs: int) -> None:
         """Raise RotationError unless the arithmetic is for ``n_pairs`` pairs and its numbers are sensible."""

@@ -203,13 +203,16 @@ def _run(
     distances = new.astype(np.int64) - old
     alike = bool((distances == distances[0]).all())
     fixed = [
-        TurningTable(kind, angles(kind, distances[:1])) if alike and kind.arithmetic is None else None for kind in kinds
+        TurningTable(kind, angles(kind, distances[:1]), min(step, len(old)))
+        if alike and kind.arithmetic is None
+        else None
+        for kind in kinds
     ]
     for start in range(0, len(old), step):
         chunk = slice(start, min(start + step, len(old)))
         # All layers of a chunk share its tables, which are thus computed once and stay in the cache.
         tables = [
-            table or TurningTable(kind, angles(kind, new[chunk]) - angles(kind, old[chunk]))
+            table or TurningTable(kind, angles(kind, new[chunk]) - angles(kind, old[chunk]), chunk.stop - chunk.start)
             for kind, table in zip(kinds, fixed, strict=True)
         ]
         for job in jobs:

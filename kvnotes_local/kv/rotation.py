@@ -101,5 +101,5 @@ def rotate(keys: NDArray[np.float32], rotation: LayerRotation, angles: NDArray[n
     if keys.shape != (n, rotation.n_embd) or angles.shape not in {(n, rotation.n_rot // 2), (1, rotation.n_rot // 2)}:
         raise RotationError(f"keys {keys.shape} and angles {angles.shape} do not fit the rotation")
     out = np.array(keys, dtype=np.float32, order="C")
-    TurningTable(rotation, angles).turn(out, np.zeros_like(out))
+    TurningTable(rotation, angles, n).turn(out, np.zeros_like(out))
     return out

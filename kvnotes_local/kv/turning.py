@@ -13,13 +13,12 @@ from kvnotes_local.kv.rotation import LayerRotation, Pairing
 
 
 class TurningTable:
-    """Cosines and sines of a chunk of cells, laid out as the key rows are."""
+    """Cosines and sines of up to ``m`` cells, laid out as the key rows are."""
 
-    def __init__(self, rotation: LayerRotation, angles: NDArray[np.float64]) -> None:
-        """``angles``: float64 (n_cells, n_rot/2), or (1, n_rot/2) when all cells turn alike."""
+    def __init__(self, rotation: LayerRotation, angles: NDArray[np.float64], m: int) -> None:
+        """``angles``: float64 (m, n_rot/2), or (1, n_rot/2) when all cells turn alike."""
         self._rotation = rotation
         self._complex: NDArray[np.complex64] | None = None
-        m = len(angles)
         shape = (m, rotation.n_head, rotation.head_dim)
         if not rotation.n_rot:
             return
@@ -43,16 +42,16 @@ class TurningTable:
         self._crossed = crossed.reshape(m, -1)
 
     def turn(self, keys: NDArray[np.float32], scratch: NDArray[np.float32]) -> None:
-        """Turn contiguous float32 keys (n_cells, n_embd) in place. ``scratch``: as large, overwritten."""
+        """Turn contiguous float32 keys (at most m cells, n_embd) in place. ``scratch``: as large, overwritten."""
         if not self._rotation.n_rot or not keys.size:
             return
         if self._complex is not None:
             pairs = keys.view(np.complex64)
-            np.multiply(pairs, self._complex, out=pairs)
+            np.multiply(pairs, self._complex[: len(keys)], out=pairs)
             return
         self._swap_halves(keys, scratch)
-        np.multiply(keys, self._straight, out=keys)
-        np.multiply(scratch, self._crossed, out=scratch)
+        np.multiply(keys, self._straight[: len(keys)], out=keys)
+        np.multiply(scratch, self._crossed[: len(keys)], out=scratch)
         np.add(keys, scratch, out=keys)
 
     def _swap_halves(self, keys: NDArray[np.float32], scratch: NDArray[np.float32]) -> None:
