@@ -29,8 +29,8 @@ class MemoryEstimate:
     """Bytes that a model and one context take of the main memory, and how many are free.
 
     ``compute_bytes``: the logits and activations of one micro-batch with flash attention, as llama.cpp reserves them
-    for plain models. ``is_tight``: the context itself fits, but not beside the whole of the weights, which are then read
-    from the disk again and again.
+    for plain models. ``is_tight``: the context itself fits, but not beside the whole of the weights, which are then
+    read from the disk again and again.
     """
 
     kv_bytes: int
