@@ -13,17 +13,25 @@ import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
+from kvnotes_local.engine.rotation_arithmetic import (
+    RopeHints,
+    Yarn,
+    angle_error,
+    find_arithmetic,
+    ideal_frequencies,
+)
 from kvnotes_local.engine.rotation_fit import EXACT, LayerFit, RowShape, fit_layer
 from kvnotes_local.errors import EngineError, RotationError
+from kvnotes_local.kv.angles import AngleArithmetic
 from kvnotes_local.kv.layout import GGMLType, StateLayout
-from kvnotes_local.kv.rotation import LayerRotation, ModelRotation
+from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, angles
 from kvnotes_local.kv.state import infer_layout, parse_state
 
 RESIDUAL_LIMIT = 1e-4
@@ -31,12 +39,9 @@ RESIDUAL_LIMIT = 1e-4
 
 N_TOKENS = 4
 
-# Each at most four times the one before, so that angles can be unwrapped. The many far ones average the rounding of
-# llama.cpp's own float32 angles, which would repeat at powers of two.
-POSITIONS = (
-    *(0, 1, 3, 11, 41, 163, 613, 1531, 2531, 3677, 5003, 7001),
-    *(9547, 12347, 15013, 18211, 21517, 24683, 28001, 30011, 31567, 32749),
-)
+# Each at most four times the one before, so that angles can be unwrapped; none a power of two, since rounding is the
+# same at all of these.
+POSITIONS = (0, 1, 3, 11, 41, 163, 613, 2417, 4093, 7919, 12347, 18211, 24683, 32749)
 _PROBE_TEXT = b"The quick brown fox jumps over the lazy dog, 42 times; then it sleeps under a tree."
 _N_CTX_STEP = 256
 _SHAPE_KEYS = (
@@ -53,8 +58,8 @@ class MeasuredRotation:
 
     ``layout``: of the probing context (float32, values transposed), caches and layers in the order of every other
     context of this model. ``residual``: the worst of ``residuals``, which run parallel to ``rotation.caches``; see
-    ``LayerFit``. ``angle_error``: largest distance in radians, over all probed positions, between a measured angle and
-    what the rotation says. ``max_position``: the farthest position that was probed.
+    ``LayerFit``. ``angle_error``: worst distance in radians between measured angles and those of the rotation, over
+    layers and probed positions; see ``rotation_arithmetic.angle_error``. ``max_position``: the farthest probed one.
     """
 
     rotation: ModelRotation
@@ -104,9 +109,28 @@ def measure_rotation(
             f"{residual:.2g} of their length (allowed: {RESIDUAL_LIMIT:.0e}). Text for this model has to be read where "
             "it stands."
         )
-    rotation = ModelRotation(tuple(tuple(fit.rotation for fit in cache) for cache in fits))
-    errors = [_angle_error(positions, fit) for cache in fits for fit in cache]
+    hints = _rope_hints(model, context_overrides)
+    rotation = ModelRotation(tuple(_with_arithmetic(positions, cache, hints) for cache in fits))
+    errors = [
+        angle_error(fit, angles(layer, positions))
+        for cache, layers in zip(fits, rotation.caches, strict=True)
+        for fit, layer in zip(cache, layers, strict=True)
+    ]
     return MeasuredRotation(rotation, layout, residual, residuals, max(errors, default=0.0), int(positions[-1]))
+
+
+def _with_arithmetic(positions: NDArray[np.int64], fits: list[LayerFit], hints: RopeHints) -> tuple[LayerRotation, ...]:
+    layers: list[LayerRotation] = []
+    known: AngleArithmetic | None = None
+    for fit in fits:
+        arithmetic = find_arithmetic(positions, fit, hints, known)
+        if arithmetic is None:
+            layers.append(fit.rotation)
+            continue
+        known = arithmetic
+        ideal = ideal_frequencies(arithmetic, fit.rotation.n_rot // 2)
+        layers.append(replace(fit.rotation, frequencies=ideal, arithmetic=arithmetic))
+    return tuple(layers)
 
 
 def _fit_model(
@@ -133,14 +157,6 @@ def _fit_cache(
         found = fit.rotation if fit.rotation.n_rot else found
         fits.append(fit)
     return fits
-
-
-def _angle_error(positions: NDArray[np.int64], fit: LayerFit) -> float:
-    if not fit.rotation.n_rot:
-        return 0.0
-    loud = fit.energy > 1e-6 * fit.energy.max()
-    error = np.abs(fit.angles - positions[:, None] * fit.rotation.frequencies)
-    return float(error[:, loud].max())
 
 
 @contextmanager
@@ -202,7 +218,7 @@ def _probe(
             if status:
                 raise EngineError(f"llama.cpp could not decode to measure {_describe(model)} (status {status})")
             for seq in range(batch.n_tokens):
-                blob = memoryview(_state(context, seq))
+                blob = _state(context, seq)
                 if layout is None:
                     layout = infer_layout(blob)
                     keys = [
@@ -219,14 +235,13 @@ def _probe(
     return layout, keys
 
 
-def _state(context: Any, seq: int) -> NDArray[np.uint8]:
-    size = int(api.llama_state_seq_get_size(context, seq))
-    buffer = np.empty(size, np.uint8)
-    pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-    written = int(api.llama_state_seq_get_data(context, pointer, size, seq))
-    if written != size:
-        raise EngineError(f"llama.cpp wrote {written:,} of {size:,} bytes of a sequence's state.")
-    return buffer
+def _state(context: Any, seq: int) -> bytearray:
+    blob = bytearray(int(api.llama_state_seq_get_size(context, seq)))
+    buffer = (ctypes.c_uint8 * len(blob)).from_buffer(blob)
+    written = int(api.llama_state_seq_get_data(context, buffer, len(blob), seq))
+    if written != len(blob):
+        raise EngineError(f"llama.cpp wrote {written:,} of {len(blob):,} bytes of a sequence's state.")
+    return blob
 
 
 def _probe_tokens(model: Any) -> list[int]:
@@ -252,6 +267,28 @@ def _row_shapes(model: Any) -> list[RowShape]:
     return list(dict.fromkeys(shapes))
 
 
+def _rope_hints(model: Any, overrides: dict[str, Any]) -> RopeHints:
+    """Mirrors src/llama-context.cpp (constructor of ``llama_context``) and src/llama-model.cpp (``load_hparams``)."""
+
+    def positive(override: str, *keys: str) -> list[float]:
+        values = [float(overrides.get(override, 0.0)), *(_meta_float(model, key) or 0.0 for key in keys)]
+        return [value for value in values if value > 0]
+
+    factors = [1 / np.float32(f) for f in positive("", "rope.scaling.factor", "rope.scale_linear")]
+    scales = [*positive("rope_freq_scale"), *(float(np.float32(f)) for f in factors)]
+    n_ctx_orig = [int(n) for n in positive("yarn_orig_ctx", "rope.scaling.original_context_length", "context_length")]
+    fast = [*positive("yarn_beta_fast", "rope.scaling.yarn_beta_fast"), 32.0]
+    slow = [*positive("yarn_beta_slow", "rope.scaling.yarn_beta_slow"), 1.0]
+    ext = [*positive("yarn_ext_factor", "rope.scaling.yarn_ext_factor"), 1.0]
+    chosen = overrides.get("rope_scaling_type", api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED)
+    is_yarn = chosen == api.LLAMA_ROPE_SCALING_TYPE_YARN or (
+        chosen == api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED and _meta(model, "rope.scaling.type") == "yarn"
+    )
+    yarns = [Yarn(n_ctx_orig[0], f, s, ext[0]) for f, s in zip(fast, slow, strict=False)] if is_yarn else []
+    bases = [*positive("rope_freq_base", "rope.freq_base", "rope.freq_base_swa"), 10000.0]
+    return RopeHints(tuple(dict.fromkeys(bases)), tuple(dict.fromkeys(scales)), tuple(dict.fromkeys(yarns)))
+
+
 def _meta(model: Any, key: str) -> str | None:
     """A scalar of the model's architecture, e.g. ``rope.freq_base``."""
     arch = _meta_text(model, "general.architecture")
@@ -261,6 +298,14 @@ def _meta(model: Any, key: str) -> str | None:
 def _meta_int(model: Any, key: str) -> int | None:
     text = _meta(model, key)
     return int(text) if text is not None and text.isdigit() else None
+
+
+def _meta_float(model: Any, key: str) -> float | None:
+    text = _meta(model, key)
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
 
 
 def _meta_text(model: Any, key: str) -> str | None:
