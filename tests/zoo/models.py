@@ -78,10 +78,10 @@ _LLAMA = (
         "llama-factors",
         "llama",
         variant=("frequency factors",),
-        keys=transformer(rope__freq_base=500000.0),
+        keys=transformer(rope__freq_base=500000.0, context_length=40960),
         keep="rope_freqs",
         tensors={"rope_freqs.weight": llama3_factors(64, 500000.0)},
-        notes="Llama 3.1",
+        notes="Llama 3.1; a long context, so that far positions are probed",
     ),
     ZooModel(
         "llama-yarn",
@@ -177,6 +177,8 @@ _GEMMA = (
         variant=("sliding window", "two bases", "two head sizes", "proportional rotation", "shared layers"),
         keys=transformer(
             n_layer=6,
+            n_head=2,
+            n_head_kv=1,
             head_dim=128,
             attention__key_length_swa=64,
             attention__value_length_swa=64,
@@ -221,7 +223,8 @@ _OTHERS = (
         "olmo2",
         variant=("sliding window", "yarn"),
         keys=transformer(
-            n_embd=256,
+            n_head=2,
+            n_head_kv=2,
             n_layer=4,
             rope__freq_base=5e5,
             rope__scaling__type="yarn",
