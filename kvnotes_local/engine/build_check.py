@@ -72,8 +72,8 @@ def extra_buffers_safe(
     """Whether a model may be loaded with ``use_extra_bufts``; ``model_path`` is a small model to try it with.
 
     A child is run only on CPUs with AMX, or with $KVNOTES_CHECK_BUILD=1, and its verdict remembered in ``cache_dir``
-    for this build of llama.cpp and this CPU. When the trial cannot be made, the answer is no, and nothing is remembered.
-    Raises EngineError when llama-cpp-python is not installed.
+    for this build of llama.cpp and this CPU. When the trial cannot be made, the answer is no, and nothing is
+    remembered. Raises EngineError when llama-cpp-python is not installed.
     """
     flags = read_cpu_flags() if cpu_flags is None else cpu_flags
     if not flags & {"amx_tile", "amx_int8"} and env.get(FORCE_VARIABLE) != "1":

@@ -48,6 +48,7 @@ class ChatFormat:
     default_system: str | None
     from_template: bool
     problem: str | None = None
+    stop_texts: tuple[str, ...] = ()
 
     @property
     def skill(self) -> Wrapper:
@@ -59,14 +60,16 @@ PLAIN_FORMAT = ChatFormat(
     begin="",
     system=Wrapper("", "\n\n"),
     system_mid_chat=Wrapper("", "\n\n"),
-    user=Wrapper("User: ", "\n"),
-    user_open_after_system="User: ",
-    assistant=Wrapper("Assistant:", "\n\n"),
-    generation_open="Assistant:",
+    user=Wrapper("User:\n", "\n\n"),
+    user_open_after_system="User:\n",
+    assistant=Wrapper("Assistant:\n", "\n\n"),
+    generation_open="Assistant:\n",
     default_system=None,
     from_template=False,
+    stop_texts=("\nUser:", "\nAssistant:"),
 )
-"""For models without a template: ``system text⏎⏎User: …⏎Assistant: …⏎⏎``."""
+"""For models without a template: labels on lines of their own, an empty line after each turn; system and skill texts stand
+without a label. The model has no token that ends a turn, so a label that it writes itself ends the answer."""
 
 _S, _U, _A, _U2 = (f"@@{name}@@" for name in ("SYSTEM", "USERONE", "ASSISTANT", "USERTWO"))
 

@@ -49,10 +49,10 @@ class LlamaContext:
     Raises EngineError when the context cannot be made.
     """
 
-    def __init__(self, model: LlamaModel, params: EngineParams, *, n_seq: int = N_SEQUENCES) -> None:
+    def __init__(self, model: LlamaModel, params: EngineParams, *, n_seq: int = N_SEQUENCES, abort: AbortFlag | None = None) -> None:
         self.model = model
         self.n_seq = n_seq
-        self.abort = AbortFlag()
+        self.abort = abort or AbortFlag()
         raw = api.llama_context_default_params()
         raw.n_ctx = params.n_ctx
         raw.n_batch = min(params.n_batch, params.n_ctx)

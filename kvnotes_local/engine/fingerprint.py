@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 
+from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import ModelError
 
 
@@ -52,10 +51,6 @@ def _load(cache_dir: Path | None) -> dict[str, str]:
 
 def _save(cache_dir: Path, known: dict[str, str]) -> None:
     try:
-        cache_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=cache_dir, prefix=".fingerprints-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(known, file, indent=0)
-        Path(name).replace(cache_dir / "fingerprints.json")
+        write_atomically(cache_dir / "fingerprints.json", json.dumps(known, indent=0))
     except OSError:
         return  # a read-only or full cache costs time, nothing else

@@ -119,7 +119,7 @@ class LlamaModel:
         return bool(api.llama_model_is_hybrid(self.pointer))
 
     @property
-    def has_decoder_only(self) -> bool:
+    def is_decoder(self) -> bool:
         return bool(api.llama_model_has_decoder(self.pointer)) and not bool(api.llama_model_has_encoder(self.pointer))
 
     @property

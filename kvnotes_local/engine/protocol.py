@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.chat_format import ChatFormat
+from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.skills.store_type import StoreType
 
 
 class ModelClass(StrEnum):
@@ -186,15 +188,41 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class CompileJob:
-    """One artifact to be made: rows of ``tokens`` computed behind each of ``leads`` (averaged when there are several).
+class ArtifactLabels:
+    """What an artifact was made from, for its metadata and its key."""
 
-    ``whole_state``: keep the whole sequence, lead included, for a prefix-only model.
+    skill: str
+    skill_sha256: str
+    lead: str
+    wrapper: str
+    fields: tuple[FieldSpan, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """One artifact to be made: rows of ``tokens`` computed behind each of ``leads`` (the mean when there are several).
+
+    ``store``: F16, or Q8_0 at half the size. For a prefix-only model there is one lead and the whole state is kept.
+    ``labels``: provenance that the engine does not know; the engine fills in the rest.
     """
 
     tokens: tuple[int, ...]
     leads: tuple[tuple[int, ...], ...]
-    whole_state: bool = False
+    path: Path
+    labels: ArtifactLabels
+    store: StoreType = StoreType.F16
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A written artifact. ``decoded``: tokens that were computed for it, leads included."""
+
+    path: Path
+    n_tokens: int
+    n_bytes: int
+    decoded: int
+    decode_seconds: float
+    seconds: float
 
 
 class Engine(Protocol):
@@ -241,6 +269,10 @@ class Engine(Protocol):
         ...
 
     def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation: ...
+
+    def compile(self, job: CompileJob, *, progress: Progress | None = None) -> Compiled:
+        """Make an artifact in a context of its own, F16, whatever the live one is. Raises ArtifactError, Cancelled."""
+        ...
 
     def cancel(self) -> None:
         """Stop what is running, from any thread; a generation ends with what it has, the rest raises Cancelled."""

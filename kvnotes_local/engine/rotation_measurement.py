@@ -37,6 +37,9 @@ from kvnotes_local.kv.state import infer_layout, parse_state
 RESIDUAL_LIMIT = 1e-4
 """Keys that differ by more than this from a rotation are no rotation; float32 noise gives 1e-7."""
 
+HOPELESS = 0.05
+"""Beyond this a residual comes from the model, not from rounding that depends on the batch: nothing else is tried."""
+
 N_TOKENS = 4
 
 # Each at most four times the one before, so that angles can be unwrapped; none a power of two, since rounding is the
@@ -101,7 +104,7 @@ def measure_rotation(
         layout, fits = _fit_model(model, n_ctx, positions, probes, positions_per_batch, context_overrides)
         residuals = tuple(tuple(fit.residual for fit in cache) for cache in fits)
         residual = max((r for cache in residuals for r in cache), default=0.0)
-        if residual < EXACT:
+        if residual < EXACT or residual > HOPELESS:
             break
     if not residual < RESIDUAL_LIMIT:
         raise RotationError(
@@ -156,6 +159,8 @@ def _fit_cache(
         fit = fit_layer(positions, rows, shapes, found)
         found = fit.rotation if fit.rotation.n_rot else found
         fits.append(fit)
+        if fit.residual > HOPELESS:
+            break
     return fits
 
 

@@ -17,7 +17,7 @@ class Tokenize(Protocol):
 
 
 @dataclass(frozen=True)
-class TextPiece:
+class TurnPiece:
     """Text that is tokenized as one run; ``field`` names the field whose value it is, None for plain text."""
 
     text: str
@@ -55,9 +55,9 @@ class TurnTokenizer:
         """What stands before the first turn (BOS, where the model wants it)."""
         return tuple(self._tokenize(self.format.begin, special=True))
 
-    def wrap(self, wrapper: Wrapper, pieces: str | Sequence[TextPiece]) -> TurnTokens:
+    def wrap(self, wrapper: Wrapper, pieces: str | Sequence[TurnPiece]) -> TurnTokens:
         """One turn. Each piece is tokenized by itself, so that a field's tokens are exactly known."""
-        runs = [TextPiece(pieces)] if isinstance(pieces, str) else list(pieces)
+        runs = [TurnPiece(pieces)] if isinstance(pieces, str) else list(pieces)
         tokens = list(self._tokenize(wrapper.open, special=True))
         start = len(tokens)
         fields: list[FieldSpan] = []

@@ -23,7 +23,7 @@ from kvnotes_local.kv.state import check_rows, store_rows
 from kvnotes_local.kv.state_plan import CacheCells, CacheTarget, allocate_state
 from kvnotes_local.kv.turning import TurningTable
 
-Positions = Sequence[NDArray[np.integer]] | int
+Positions = Sequence[NDArray[np.integer]] | int | np.integer
 """New positions of every cache's cells, or one distance by which all cells move."""
 
 _CHUNK_ELEMENTS = 1 << 16
@@ -73,12 +73,12 @@ def _new_cells(rows: StateRows, to: StateLayout, rotation: ModelRotation, positi
     check_rows(rows)
     _check_conversion(rows.layout, to)
     check_rotation(rotation, to)
-    if not isinstance(positions, int) and len(positions) != len(rows.caches):
+    if not isinstance(positions, int | np.integer) and len(positions) != len(rows.caches):
         raise LayoutError(f"positions for {len(positions)} caches, but the rows have {len(rows.caches)}")
     cells = []
     for at, (cache, layout) in enumerate(zip(rows.caches, to.caches, strict=True)):
         old = cache.pos.astype(np.int64)
-        new = old + positions if isinstance(positions, int) else np.asarray(positions[at]).astype(np.int64)
+        new = old + int(positions) if isinstance(positions, int | np.integer) else np.asarray(positions[at]).astype(np.int64)
         if new.shape != old.shape:
             raise LayoutError(f"cache {at}: {new.size} new positions for {old.size} cells")
         if new.size and (new[0] < 0 or new[-1] > _MAX_POSITION or (np.diff(new) <= 0).any()):

@@ -1,0 +1,57 @@
+"""Options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvnotes_local.kv.layout import GGMLType
+
+
+class KvType(StrEnum):
+    """Element types of the live cache, by llama.cpp's names."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q5_1 = "q5_1"
+    Q5_0 = "q5_0"
+    Q4_1 = "q4_1"
+    Q4_0 = "q4_0"
+    IQ4_NL = "iq4_nl"
+
+    @property
+    def ggml(self) -> GGMLType:
+        return GGMLType[self.name]
+
+
+ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="GGUF file, or the name of a model that was found.")]
+KvTypeOption = Annotated[KvType, typer.Option("--kv-type", help="Element type of the live KV cache.")]
+ContextOption = Annotated[int, typer.Option("--n-ctx", min=0, help="Context size in tokens; 0 chooses.")]
+GpuLayersOption = Annotated[int, typer.Option("--n-gpu-layers", help="Layers on the GPU; -1 for all.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="Threads; 0 for one a core.")]
+SkillsDirOption = Annotated[list[Path] | None, typer.Option("--skills-dir", help="Look for skills here first; repeatable.")]
+CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Where artifacts and measurements are kept.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where chats are kept.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+RepairOption = Annotated[
+    int | None, typer.Option("--repair", min=0, help="Tokens at the seam to compute on the real chat; default: what was measured.")
+]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What it takes to open a model."""
+
+    model: str | None = None
+    kv_type: KvType = KvType.F16
+    n_ctx: int = 0
+    n_gpu_layers: int = -1
+    threads: int = 0
+    cache_dir: Path | None = None

@@ -1,0 +1,86 @@
+"""What the commands print: one JSON document for machines, tables and plain lines for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from kvnotes_local.terminal_text import safe_line, safe_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where a command's words go. With ``json`` only ``document`` reaches stdout; notes go to stderr unless ``quiet``."""
+
+    json: bool = False
+    quiet: bool = False
+
+    def document(self, data: Mapping[str, Any]) -> None:
+        """Print the result for machines; does nothing without ``--json``."""
+        if self.json:
+            sys.stdout.write(json.dumps(data, default=_plain, ensure_ascii=False, indent=2) + "\n")
+            sys.stdout.flush()
+
+    def text(self, text: str = "", *, end: str = "\n") -> None:
+        """Print for people; nothing with ``--json``."""
+        if not self.json:
+            sys.stdout.write(safe_text(text) + end)
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Say on stderr what is going on; nothing with ``--quiet``."""
+        if not self.quiet:
+            sys.stderr.write(safe_text(text) + "\n")
+            sys.stderr.flush()
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+        """Print columns; those whose index is in ``right`` are set to the right."""
+        if not self.json:
+            for line in table_lines(headers, rows, right=right):
+                self.text(line)
+
+
+def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
+    """Lines of a plain table that can be read, copied and piped."""
+    cells = [[safe_line(cell) for cell in row] for row in (headers, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(parts).rstrip()
+
+    return [line(cells[0]), "  ".join("─" * width for width in widths), *(line(row) for row in cells[1:])]
+
+
+def human_bytes(n: float) -> str:
+    """1536 → 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_ms(ms: float) -> str:
+    """Milliseconds as people say them."""
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (set, tuple)):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,268 @@
+"""The engine in this process: a model, a context with several sequences, and what moves rows between them."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from kvnotes_local.engine import native
+from kvnotes_local.skills.artifact import Artifact, open_artifact
+from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
+from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
+from kvnotes_local.engine.artifact_compiler import compile_artifact
+from kvnotes_local.engine.ggml_converter import GGMLConverter
+from kvnotes_local.engine.fingerprint import model_fingerprint
+from kvnotes_local.engine.model import LlamaModel, LoadProgress
+from kvnotes_local.engine.model_class import Classified, classify
+from kvnotes_local.engine.protocol import (
+    Applied,
+    Compiled,
+    CompileJob,
+    EngineParams,
+    Generation,
+    ModelInfo,
+    Part,
+    Progress,
+    Sampling,
+    StopReason,
+    TokenEvent,
+)
+from kvnotes_local.engine.rows_transfer import RowsTransfer
+from kvnotes_local.engine.sampling import SamplerChain
+from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
+from kvnotes_local.errors import Cancelled, EngineError
+
+DEFAULT_N_CTX = 8192
+
+
+class LlamaEngine:
+    """A loaded model with one context; implements ``protocol.Engine``. Thread-safe: one call at a time, cancel any time.
+
+    >>> engine = LlamaEngine(Path("model.gguf"))
+    >>> seq = engine.new_sequence()
+    >>> engine.apply(seq, [Decode(tuple(engine.tokenize("Once upon a time")))])
+    >>> for event in engine.generate(seq, Sampling(), max_tokens=32):
+    ...     print(event.text)
+
+    ``cache_dir`` remembers fingerprints and measured rotations between runs. Raises ModelError, EngineError.
+    """
+
+    def __init__(
+        self,
+        model_path: Path | str,
+        params: EngineParams | None = None,
+        *,
+        cache_dir: Path | None = None,
+        log_path: Path | None = None,
+        progress: LoadProgress | None = None,
+    ) -> None:
+        native.start(log_path)
+        path = Path(model_path)
+        params = params or EngineParams()
+        self._lock = threading.RLock()
+        self._model = LlamaModel(
+            path, n_gpu_layers=params.n_gpu_layers, extra_buffers=params.extra_buffers, progress=progress
+        )
+        self.params = _completed(params, self._model)
+        fingerprint = model_fingerprint(path, cache_dir)
+        self._context = LlamaContext(self._model, self.params)
+        self._spare, self._stage = N_SEQUENCES - 1, N_SEQUENCES - 2
+        self._converter = GGMLConverter()
+        self._sequences: dict[int, SequenceState] = {}
+        self._classified = classify(self._model, self._context, self._spare, fingerprint, cache_dir)
+        self._transfer = RowsTransfer(
+            self._context,
+            self._classified.layout,
+            self._classified.rotation,
+            self._spare,
+            self._model.n_swa,
+            self._converter,
+        )
+        self._builder = SequenceBuilder(
+            self._context, self._transfer, self._classified.model_class, self._stage, self._open_artifact
+        )
+        self.info = self._describe(fingerprint, self._classified)
+
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        return self._model.tokenize(text, special=special)
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        return self._model.detokenize(tokens)
+
+    def new_sequence(self) -> int:
+        with self._lock:
+            for seq in range(N_SEQUENCES - 2):
+                if seq not in self._sequences:
+                    self._sequences[seq] = SequenceState(seq)
+                    return seq
+        raise EngineError(f"All {N_SEQUENCES - 2} sequences of the context are in use. Close a chat first.")
+
+    def free_sequence(self, seq: int) -> None:
+        with self._lock:
+            self._context.remove(self._state(seq).id, -1)
+            del self._sequences[seq]
+
+    def tokens(self, seq: int) -> tuple[int, ...]:
+        return tuple(self._state(seq).tokens)
+
+    def apply(
+        self, seq: int, parts: Sequence[Part], *, logits: bool = True, progress: Progress | None = None
+    ) -> Applied:
+        with self._lock:
+            self._context.abort.clear()
+            return self._builder.apply(self._state(seq), parts, logits, progress)
+
+    def fork(self, seq: int, length: int) -> int:
+        with self._lock:
+            source = self._state(seq)
+            if not 0 <= length <= len(source.tokens):
+                raise EngineError(f"A fork of {length:,} tokens was asked of a sequence of {len(source.tokens):,}.")
+            target = self.new_sequence()
+            self._context.copy(seq, target, 0, length)
+            self._sequences[target].tokens = source.tokens[:length]
+            return target
+
+    def logits(self, seq: int) -> NDArray[np.float32]:
+        with self._lock:
+            return self._context.last_logits()
+
+    def score(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32]:
+        with self._lock:
+            self._context.abort.clear()
+            state = self._state(seq)
+            rows = np.empty((len(tokens), self._model.n_vocab), np.float32)
+            self._context.decode(seq, tokens, len(state.tokens), all_logits=rows)
+            state.tokens.extend(tokens)
+            return rows
+
+    def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation:
+        generation = Generation(iter(()))
+        generation.events = self._generate(self._state(seq), sampling, max_tokens, generation)
+        return generation
+
+    def compile(self, job: CompileJob, *, progress: Progress | None = None) -> Compiled:
+        with self._lock:
+            self._context.abort.clear()
+            return compile_artifact(
+                self._model,
+                self.info,
+                self._classified,
+                self.params,
+                self._converter,
+                job,
+                self._context.abort,
+                progress,
+            )
+
+    def cancel(self) -> None:
+        self._context.abort.set()
+
+    def close(self) -> None:
+        with self._lock:
+            self._context.close()
+            self._model.close()
+
+    def __enter__(self) -> LlamaEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _generate(
+        self, state: SequenceState, sampling: Sampling, max_tokens: int, generation: Generation
+    ) -> Iterator[TokenEvent]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        began = time.perf_counter()
+        self._context.abort.clear()
+        try:
+            with SamplerChain(self._context, sampling) as sampler:
+                for number in range(max_tokens):
+                    with self._lock:
+                        if number > 0:
+                            self._context.decode(state.id, generation.tokens[-1:], len(state.tokens), logits=True)
+                            state.tokens.append(generation.tokens[-1])
+                            generation.n_cached = number
+                        token = sampler.sample()
+                    if self._model.is_end(token):
+                        generation.end_token = token
+                        generation.stop_reason = StopReason.END
+                        break
+                    generation.tokens.append(token)
+                    yield TokenEvent(token, decoder.decode(self._model.piece(token)))
+                    if self._context.abort.is_set():
+                        generation.stop_reason = StopReason.STOPPED
+                        break
+                else:
+                    generation.stop_reason = StopReason.LENGTH
+        except Cancelled:
+            generation.stop_reason = StopReason.STOPPED
+        except GeneratorExit:
+            generation.stop_reason = StopReason.STOPPED
+            raise
+        finally:
+            generation.seconds = time.perf_counter() - began
+        rest = decoder.decode(b"", final=True)
+        if rest:
+            yield TokenEvent(generation.tokens[-1], rest)
+
+    def _state(self, seq: int) -> SequenceState:
+        if seq not in self._sequences:
+            raise EngineError(f"There is no sequence {seq}.")
+        return self._sequences[seq]
+
+    def _open_artifact(self, path: Path) -> Artifact:
+        return open_artifact(path, model_fingerprint=self.info.fingerprint, rotation=self.info.rotation_fingerprint)
+
+    def _describe(self, fingerprint: str, classified: Classified) -> ModelInfo:
+        model = self._model
+        bos, eos = model.token_text(model.bos), model.token_text(model.eos)
+        return ModelInfo(
+            path=model.path,
+            name=model.path.stem,
+            arch=model.arch,
+            description=model.description,
+            fingerprint=fingerprint,
+            model_class=classified.model_class,
+            class_reason=classified.reason,
+            rotation_residual=classified.residual,
+            rotation_fingerprint=classified.rotation_fingerprint,
+            n_params=model.n_params,
+            n_bytes=model.n_bytes,
+            n_ctx=self._context.n_ctx,
+            n_ctx_train=model.n_ctx_train,
+            n_swa=model.n_swa,
+            n_vocab=model.n_vocab,
+            type_k=self.params.type_k,
+            type_v=self.params.type_v,
+            kv_bytes_per_token=classified.bytes_per_token,
+            chat_format=_with_bos(find_chat_format(model.chat_template, bos, eos), bos if model.adds_bos else ""),
+            llama_cpp_version=version("llama-cpp-python"),
+        )
+
+
+def _completed(params: EngineParams, model: LlamaModel) -> EngineParams:
+    n_ctx = params.n_ctx or min(DEFAULT_N_CTX, model.n_ctx_train or DEFAULT_N_CTX)
+    return replace(params, n_ctx=n_ctx, n_threads=params.n_threads or usable_cores())
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, without hyper-threads where that can be known."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or allowed
+    return max(1, min(allowed, physical))
+
+
+def _with_bos(chat_format: ChatFormat, bos: str) -> ChatFormat:
+    if bos and not chat_format.begin.startswith(bos):
+        return replace(chat_format, begin=bos + chat_format.begin)
+    return chat_format

@@ -1,0 +1,234 @@
+"""Makes a sequence what a plan says: keeps, moves, decodes and splices rows from left to right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvnotes_local.skills.artifact import Artifact
+from kvnotes_local.engine.context import LlamaContext
+from kvnotes_local.engine.protocol import Applied, Decode, Keep, ModelClass, Part, Progress, Splice
+from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
+from kvnotes_local.errors import ContextFullError, EngineError
+from kvnotes_local.kv.layout import StateRows
+from kvnotes_local.kv.rows import slice_rows
+
+OpenArtifact = Callable[[Path], Artifact]
+
+
+@dataclass
+class SequenceState:
+    """A sequence of the context and the tokens that it holds, in order of position."""
+
+    id: int
+    tokens: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Run:
+    """One plan being carried out."""
+
+    logits: bool
+    progress: Progress | None
+    total: int
+    done: int = 0
+    reused: int = 0
+    moved: int = 0
+    decoded: int = 0
+    spliced: int = 0
+    decode_seconds: float = 0.0
+    transfer: TransferStats = field(default_factory=TransferStats)
+
+    def advance(self, n_tokens: int) -> None:
+        self.done += n_tokens
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+class SequenceBuilder:
+    """Carries out plans. A new state grows in the sequence ``stage`` before it replaces the old one."""
+
+    def __init__(
+        self,
+        context: LlamaContext,
+        transfer: RowsTransfer,
+        model_class: ModelClass,
+        stage: int,
+        open_artifact: OpenArtifact,
+    ) -> None:
+        self._context = context
+        self._transfer = transfer
+        self._class = model_class
+        self._stage = stage
+        self._open = open_artifact
+
+    def apply(self, state: SequenceState, parts: Sequence[Part], logits: bool, progress: Progress | None) -> Applied:
+        """Carry out a plan; ``state.tokens`` always says what the sequence holds, also after an error.
+
+        An error leaves the sequence as it was, unless its old and new rows did not fit into the context side by side: then
+        it holds the beginning of the new one.
+        """
+        began = time.perf_counter()
+        parts = [part for part in parts if part.n_tokens]
+        _check(parts, len(state.tokens))
+        run = _Run(logits, progress, sum(part.n_tokens for part in parts))
+        if run.total > self._context.n_ctx:
+            raise ContextFullError(
+                f"{run.total:,} tokens do not fit into the context of {self._context.n_ctx:,}. "
+                "Use a larger --n-ctx, drop a skill or start a new chat."
+            )
+        if self._class is not ModelClass.SPLICE:
+            parts = self._decode_what_cannot_move(state, parts)
+        prefix = 0
+        if parts and isinstance(parts[0], Keep) and parts[0].start == 0:
+            prefix = parts.pop(0).n_tokens
+        run.reused = prefix
+        run.advance(prefix)
+        if prefix == len(state.tokens) and not any(isinstance(part, Keep) for part in parts):
+            self._append(state, parts, run)
+        else:
+            self._rebuild(state, prefix, parts, run)
+        return Applied(
+            reused=run.reused,
+            moved=run.moved,
+            decoded=run.decoded,
+            spliced=run.spliced,
+            decode_seconds=run.decode_seconds,
+            reposition_seconds=run.transfer.reposition_seconds,
+            restore_seconds=run.transfer.restore_seconds,
+            seconds=time.perf_counter() - began,
+            bytes_restored=run.transfer.bytes_restored,
+        )
+
+    def _append(self, state: SequenceState, parts: Sequence[Part], run: _Run) -> None:
+        length = len(state.tokens)
+        try:
+            self._build(state, parts, run, {}, None, ())
+        except BaseException:
+            if self._context.try_remove(state.id, length):
+                del state.tokens[length:]
+            else:
+                self._context.remove(state.id, -1)
+                state.tokens.clear()
+            raise
+
+    def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
+        old = tuple(state.tokens)
+        staged = SequenceState(self._stage, list(old[:prefix]))
+        try:
+            if prefix:
+                self._context.copy(state.id, staged.id, 0, prefix)
+            self._build(staged, parts, run, {}, state.id, old)
+        except ContextFullError:
+            self._context.remove(staged.id, -1)
+            if self._class is not ModelClass.SPLICE:
+                raise
+            self._rebuild_in_place(state, prefix, parts, run)
+            return
+        except BaseException:
+            self._context.remove(staged.id, -1)
+            raise
+        self._context.remove(state.id, -1)
+        self._context.copy(staged.id, state.id)
+        self._context.remove(staged.id, -1)
+        state.tokens = staged.tokens
+
+    def _rebuild_in_place(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
+        """Old and new rows do not fit side by side: take the rows to be kept into memory, cut, and put them back."""
+        old = tuple(state.tokens)
+        saved = {
+            part: self._transfer.read(state.id, part.start, part.stop) for part in parts if isinstance(part, Keep)
+        }
+        self._context.remove(state.id, prefix)
+        del state.tokens[prefix:]
+        again = _Run(run.logits, run.progress, run.total, done=prefix, reused=prefix, decoded=run.decoded)
+        self._build(state, parts, again, saved, None, old)
+        run.__dict__.update(again.__dict__)
+
+    def _build(
+        self,
+        state: SequenceState,
+        parts: Sequence[Part],
+        run: _Run,
+        saved: dict[Keep, StateRows],
+        source: int | None,
+        old: Sequence[int],
+    ) -> None:
+        """Append parts to ``state``; kept rows come from ``saved`` or from sequence ``source``, whose tokens are ``old``."""
+        for number, part in enumerate(parts):
+            at = len(state.tokens)
+            if isinstance(part, Decode):
+                began = time.perf_counter()
+                self._context.decode(
+                    state.id,
+                    part.tokens,
+                    at,
+                    logits=run.logits and number == len(parts) - 1,
+                    progress=None if run.progress is None else _Offset(run),
+                )
+                run.decode_seconds += time.perf_counter() - began
+                run.decoded += part.n_tokens
+                tokens: Sequence[int] = part.tokens
+            elif isinstance(part, Keep):
+                if part in saved:
+                    self._transfer.write(saved[part], state.id, at, run.transfer)
+                elif source is not None and part.start == at:
+                    self._context.copy(source, state.id, part.start, part.stop)
+                elif source is not None:
+                    rows = self._transfer.read(source, part.start, part.stop)
+                    self._transfer.write(rows, state.id, at, run.transfer)
+                else:
+                    raise EngineError("Rows to be kept are gone.")
+                if part.start == at:
+                    run.reused += part.n_tokens
+                else:
+                    run.moved += part.n_tokens
+                tokens = old[part.start : part.stop]
+            else:
+                artifact = self._open(part.artifact)
+                if artifact.is_state:
+                    self._transfer.restore_whole(artifact.state(), state.id)
+                else:
+                    rows = slice_rows(artifact.rows(), part.start, part.stop)
+                    self._transfer.write(rows, state.id, at, run.transfer)
+                run.spliced += part.n_tokens
+                tokens = artifact.meta.tokens[part.start : part.stop]
+            state.tokens.extend(tokens)
+            run.advance(part.n_tokens)
+
+    def _decode_what_cannot_move(self, state: SequenceState, parts: Sequence[Part]) -> list[Part]:
+        """For memories that hold no rows per token: everything but an untouched prefix is computed again."""
+        result: list[Part] = []
+        at = 0
+        for part in parts:
+            if isinstance(part, Keep) and not (part.start == at == 0 and part.stop == len(state.tokens)):
+                result.append(Decode(tuple(state.tokens[part.start : part.stop])))
+            elif isinstance(part, Splice):
+                artifact = self._open(part.artifact)
+                if artifact.is_state and at == 0 and part.start == 0 and part.stop == len(artifact.meta.tokens):
+                    result.append(part)
+                else:
+                    result.append(Decode(tuple(artifact.meta.tokens[part.start : part.stop])))
+            else:
+                result.append(part)
+            at += part.n_tokens
+        return result
+
+
+class _Offset:
+    """Progress of one decode as progress of the whole plan."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def __call__(self, n_tokens: int) -> None:
+        if self._run.progress is not None:
+            self._run.progress(self._run.done + n_tokens, self._run.total)
+
+
+def _check(parts: Sequence[Part], length: int) -> None:
+    for part in parts:
+        if isinstance(part, Keep) and not 0 <= part.start <= part.stop <= length:
+            raise EngineError(f"A plan keeps rows {part.start:,}–{part.stop:,} of a sequence of {length:,} tokens.")

@@ -1,0 +1,71 @@
+"""What an answer cost, counted and measured: tokens by where their rows came from, and the time to the first token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kvnotes_local.engine.protocol import Applied
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Tokens, and times in milliseconds, of one answer.
+
+    ``prefilled``: computed, without ``repaired`` (the seams of spliced skills). ``reused``: kept where they were.
+    ``moved``: kept and rotated. ``spliced``: taken from artifacts. ``ttft_ms``: from the request to the first token.
+    ``recompute_ms``: what reading the whole chat would have taken at the speed measured here; None where nothing was
+    computed that could be measured.
+    """
+
+    prefilled: int = 0
+    reused: int = 0
+    moved: int = 0
+    spliced: int = 0
+    repaired: int = 0
+    generated: int = 0
+    ttft_ms: float = 0.0
+    decode_ms: float = 0.0
+    reposition_ms: float = 0.0
+    restore_ms: float = 0.0
+    recompute_ms: float | None = None
+    tokens_per_second: float | None = None
+
+    def plus(self, applied: Applied, repaired: int = 0) -> Proof:
+        """This proof and one more change of the cache, of whose decoded tokens ``repaired`` were seams.
+
+        ``reused`` is not added up: it says what the last change found in place.
+        """
+        return replace(
+            self,
+            prefilled=self.prefilled + applied.decoded - repaired,
+            reused=applied.reused,
+            moved=self.moved + applied.moved,
+            spliced=self.spliced + applied.spliced,
+            repaired=self.repaired + repaired,
+            decode_ms=self.decode_ms + applied.decode_seconds * 1e3,
+            reposition_ms=self.reposition_ms + applied.reposition_seconds * 1e3,
+            restore_ms=self.restore_ms + applied.restore_seconds * 1e3,
+        )
+
+
+class PrefillSpeed:
+    """How fast this engine reads, from what it has read: the estimate for full recompute.
+
+    Only runs of at least ``min_tokens`` count, since short ones are dominated by the start of a batch.
+    """
+
+    def __init__(self, min_tokens: int = 64) -> None:
+        self._min_tokens = min_tokens
+        self._tokens = 0
+        self._seconds = 0.0
+
+    def add(self, n_tokens: int, seconds: float) -> None:
+        if n_tokens >= self._min_tokens and seconds > 0:
+            self._tokens += n_tokens
+            self._seconds += seconds
+
+    def milliseconds(self, n_tokens: int) -> float | None:
+        """Estimated time to read ``n_tokens``; None as long as nothing was measured."""
+        if not self._tokens:
+            return None
+        return n_tokens * self._seconds / self._tokens * 1e3

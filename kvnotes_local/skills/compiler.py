@@ -1,0 +1,200 @@
+"""From a skill to its artifact for one model: tokens in the model's format, leads, key, and compiling what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kvnotes_local.engine.chat_format import Wrapper
+from kvnotes_local.engine.protocol import ArtifactLabels, Compiled, CompileJob, Engine, ModelClass, Progress
+from kvnotes_local.engine.turns import TurnPiece, TurnTokenizer, TurnTokens
+from kvnotes_local.errors import ArtifactError, SkillError
+from kvnotes_local.skills.artifact import artifact_key, open_artifact
+from kvnotes_local.skills.artifact_meta import ArtifactKind, text_sha256
+from kvnotes_local.skills.artifact_store import ArtifactStore
+from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEADS, header_tokens, lead_tokens
+from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.store_type import StoreType
+from kvnotes_local.skills.template import FieldPiece, Piece
+
+DEFAULT_REPAIR = 8
+"""Seam tokens when nothing was measured for this model and skill."""
+
+
+class CompileStatus(StrEnum):
+    """COMPILED: made now. UP_TO_DATE: was there already."""
+
+    COMPILED = "compiled"
+    UP_TO_DATE = "up to date"
+
+
+@dataclass(frozen=True)
+class CompiledSkill:
+    """A skill with its artifact. ``turn``: its tokens, which are those of the artifact's rows."""
+
+    skill: Skill
+    text: str
+    turn: TurnTokens
+    key: str
+    path: Path
+    n_bytes: int
+    status: CompileStatus
+    repair_tokens: int
+    seconds: float = 0.0
+    prefill_tokens_per_second: float | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.turn.tokens)
+
+
+@dataclass(frozen=True)
+class _Task:
+    text: str
+    turn: TurnTokens
+    leads: tuple[tuple[int, ...], ...]
+    labels: ArtifactLabels
+    store: StoreType
+    key: str
+    path: Path
+
+
+class SkillCompiler:
+    """Finds and makes artifacts for one engine in one store.
+
+    ``n_leads``: how many leads the rows are averaged over. ``store_type``: unless the skill asks for another.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: ArtifactStore,
+        *,
+        n_leads: int = DEFAULT_N_LEADS,
+        store_type: StoreType = StoreType.F16,
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._n_leads = n_leads
+        self._store_type = store_type
+        self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
+
+    def turn(self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None) -> TurnTokens:
+        """The skill as a turn of this model. Raises SkillError when it is empty."""
+        turn = self._turns.wrap(wrapper or self._turns.format.skill, template_pieces(skill.pieces, values))
+        if turn.content_start == turn.content_stop:
+            raise SkillError(f"The skill {skill.name} has no text after its frontmatter; write what the model shall know.")
+        return turn
+
+    def find(
+        self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None
+    ) -> CompiledSkill | None:
+        """The artifact of the skill as it is now, verified; None where there is none or it is damaged."""
+        return self._existing(skill, self._task(skill, wrapper, values))
+
+    def compile(
+        self,
+        skill: Skill,
+        *,
+        wrapper: Wrapper | None = None,
+        values: Mapping[str, str] | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> CompiledSkill:
+        """The artifact of a skill, made now if it is missing. ``values``: of its fields, else the defaults.
+
+        Raises SkillError, ArtifactError (also for a model that cannot use artifacts), Cancelled.
+        """
+        task = self._task(skill, wrapper, values)
+        if not force and (existing := self._existing(skill, task)) is not None:
+            return existing
+        made = self._engine.compile(
+            CompileJob(task.turn.tokens, task.leads, task.path, task.labels, task.store), progress=progress
+        )
+        return self._compiled(skill, task, made)
+
+    def _existing(self, skill: Skill, task: _Task) -> CompiledSkill | None:
+        if not task.path.exists():
+            return None
+        info = self._engine.info
+        try:
+            with open_artifact(
+                task.path, model_fingerprint=info.fingerprint, rotation=info.rotation_fingerprint or None, verify=False
+            ) as artifact:
+                if artifact.meta.tokens[-len(task.turn.tokens) :] != task.turn.tokens:
+                    return None
+                n_bytes = task.path.stat().st_size
+        except (ArtifactError, OSError):
+            return None  # damaged or vanished: it is made anew, and its splice verifies the checksums
+        self._store.touch_used(task.key)
+        return CompiledSkill(
+            skill, task.text, task.turn, task.key, task.path, n_bytes, CompileStatus.UP_TO_DATE, self._repair(skill)
+        )
+
+    def _compiled(self, skill: Skill, task: _Task, made: Compiled) -> CompiledSkill:
+        return CompiledSkill(
+            skill,
+            task.text,
+            task.turn,
+            task.key,
+            task.path,
+            made.n_bytes,
+            CompileStatus.COMPILED,
+            self._repair(skill),
+            seconds=made.seconds,
+            prefill_tokens_per_second=made.decoded / made.decode_seconds if made.decode_seconds else None,
+        )
+
+    def _task(self, skill: Skill, wrapper: Wrapper | None, values: Mapping[str, str] | None) -> _Task:
+        info = self._engine.info
+        if info.model_class is ModelClass.PREFILL:
+            raise ArtifactError(f"{info.name} cannot use artifacts: {info.class_reason}")
+        wrapper = wrapper or self._turns.format.skill
+        text = skill.text(values)
+        turn = self.turn(skill, wrapper=wrapper, values=values)
+        leads = self._leads()
+        store = skill.settings.store or self._store_type
+        whole = info.model_class is ModelClass.PREFIX_ONLY
+        labels = ArtifactLabels(
+            skill=skill.name,
+            skill_sha256=text_sha256(text),
+            lead=_digest([list(lead) for lead in leads]),
+            wrapper=json.dumps([wrapper.open, wrapper.close]),
+            fields=turn.fields,
+        )
+        key = artifact_key(
+            skill_sha256=labels.skill_sha256,
+            model_fingerprint=info.fingerprint,
+            wrapper=labels.wrapper,
+            lead=labels.lead,
+            rotation_fingerprint=info.rotation_fingerprint,
+            store=store,
+            llama_cpp_version=info.llama_cpp_version,
+            kind=ArtifactKind.STATE if whole else ArtifactKind.ROWS,
+        )
+        return _Task(text, turn, leads, labels, store, key, self._store.path(key, skill.name, info.fingerprint))
+
+    def _leads(self) -> tuple[tuple[int, ...], ...]:
+        if self._engine.info.model_class is ModelClass.PREFIX_ONLY:
+            return (header_tokens(self._turns),)
+        return tuple(lead_tokens(self._turns, lead) for lead in LEADS[: self._n_leads]) or (header_tokens(self._turns),)
+
+    def _repair(self, skill: Skill) -> int:
+        return DEFAULT_REPAIR if skill.settings.repair is None else skill.settings.repair
+
+
+def template_pieces(pieces: Sequence[Piece], values: Mapping[str, str] | None = None) -> list[TurnPiece]:
+    """A text with fields as pieces of a turn, so that the tokens of each field's value are known."""
+    given = values or {}
+    return [
+        TurnPiece(piece.value(given), piece.name) if isinstance(piece, FieldPiece) else TurnPiece(piece.text)
+        for piece in pieces
+    ]
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]

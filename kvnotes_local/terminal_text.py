@@ -1,0 +1,24 @@
+"""Text from models, files and skills made safe for a terminal."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# C0 controls except tab and newline, DEL, C1 controls; bidirectional overrides and isolates, which reorder what is read;
+# line and paragraph separators. ESC is a C0 control, so no escape sequence survives.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]")
+_UNSAFE_IN_LINE = re.compile(_UNSAFE.pattern + "|[\t\n]")
+
+
+def safe_text(text: str) -> str:
+    """``text`` with control and reordering characters replaced by U+FFFD; tabs and newlines stay."""
+    return _UNSAFE.sub("\ufffd", text.replace("\r\n", "\n"))
+
+
+def safe_line(text: str, width: int | None = None) -> str:
+    """One line of safe text, cut to ``width`` characters with an ellipsis."""
+    line = _UNSAFE_IN_LINE.sub(" ", unicodedata.normalize("NFC", text))
+    if width is not None and len(line) > width:
+        return line[: max(0, width - 1)] + "…"
+    return line
