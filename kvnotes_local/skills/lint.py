@@ -1,0 +1,241 @@
+"""What makes a skill read worse once it is compiled and spliced, and what only other clients do with it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.template import FieldPiece, parse_template
+
+MIN_TOKENS = 64
+_CHARS_PER_TOKEN = 4
+
+
+class Code(StrEnum):
+    """What a finding is about; stable, for scripts."""
+
+    FORMAT = "format"
+    TOO_SHORT = "too-short"
+    TOO_LONG = "too-long"
+    CROWDED = "crowded"
+    WINDOW = "window"
+    ELSEWHERE = "elsewhere"
+    CHAT = "chat"
+    DATE = "date"
+    SUBSTITUTION = "substitution"
+    COMMAND = "command"
+    FIELD_SPACES = "field-spaces"
+    FIELD_DEFAULT = "field-default"
+    FIELD_CONFLICT = "field-conflict"
+    MARKUP = "markup"
+    INVISIBLE = "invisible"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One remark. ``line`` counts from 1 in the SKILL.md; 0 is for remarks about several skills at once."""
+
+    line: int
+    code: Code
+    message: str
+    skill: str = ""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    code: Code
+    pattern: re.Pattern[str]
+    message: str
+    in_code: bool = False
+
+
+def _words(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+# ``{}`` in a message is what was found.
+_RULES = (
+    _Rule(
+        Code.ELSEWHERE,
+        _words(
+            r"\b(?:other|another|previous|following) skills?\b"
+            r"|\b(?:see|use|load|read|invoke|call|consult) the (?!skill\b|same skill\b)[\w/-]+ skill\b"
+        ),
+        "{!r} refers to another skill, which may not be in the chat; say here what is needed from it",
+    ),
+    _Rule(
+        Code.ELSEWHERE,
+        _words(
+            r"\b(?:conversation|chat|dialogue|messages?|history|context|prompt) (?:above|below)\b"
+            r"|\b(?:above|preceding|following) (?:conversation|chat|dialogue|messages?|history|context|prompt)\b"
+            r"|\b(?:see|mentioned|described|listed|shown|discussed|stated|given|as|text|instructions?) (?:above|below)\b"
+        ),
+        "{!r} may mean something outside the skill, which is unknown when it is compiled; name the section",
+    ),
+    _Rule(
+        Code.CHAT,
+        _words(
+            r"\b(?:earlier|previously|so far|before) in (?:this|the|our) (?:conversation|chat|session|discussion)\b"
+            r"|\b(?:this|the|our) (?:conversation|chat|session) so far\b"
+            r"|\b(?:user|customer|person)(?:'s|’s|s')? (?:last|latest|previous|first|most recent)"
+            r" (?:message|question|request)\b"
+            r"|\b(?:last|latest|previous|most recent) (?:user )?message\b"
+            r"|\bwhat the user (?:just )?(?:said|asked|wrote)\b"
+        ),
+        "{!r} depends on the chat, which a compiled skill was read without; say it in the system text",
+    ),
+    _Rule(
+        Code.DATE,
+        _words(
+            r"\b(?:today|tomorrow|yesterday)(?:'s|’s)?\b"
+            r"|\b(?:current|today's|present) (?:date|day|time|year|month)\b"
+            r"|\bas of (?:now|writing)\b"
+        ),
+        "{!r} depends on the date, which a compiled skill never learns; make it a field: {{{{date|2026-01-31}}}}",
+    ),
+    _Rule(
+        Code.SUBSTITUTION,
+        re.compile(r"\$ARGUMENTS(?:\[\d+\])?|\$\{(?:ARGUMENTS|[A-Z]+_SKILL_DIR)\}"),
+        "{} is filled in by other clients, not here; make it a field: {{{{arguments|...}}}}",
+        in_code=True,
+    ),
+    _Rule(
+        Code.COMMAND,
+        re.compile(r"(?:^|(?<=\s))!`[^`\n]+`"),
+        "{} is run by other clients when they load the skill, but not here; write its result as a field",
+        in_code=True,
+    ),
+    _Rule(
+        Code.MARKUP,
+        re.compile(r"<\|[A-Za-z0-9_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"),
+        "{} is chat markup of some model; it is read as plain text, never as the start of a turn",
+        in_code=True,
+    ),
+    _Rule(
+        Code.INVISIBLE,
+        re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]"),
+        "the invisible character {!a} is part of what the model reads; remove it unless it is meant",
+        in_code=True,
+    ),
+)
+_POSITIONAL = re.compile(r"(?<![\w$\\])\$([1-9])(?![\w.,]*\d)\b")
+_LOOSE_FIELD = re.compile(
+    r"(?<![\\{$])\{\{(?=\s|[^{}]*\s\}\}|[^{}|]*(?:\s\||\|\s))"
+    r"\s*([^\W\d_][\w \-.']{0,63}?)\s*(?:\|\s*([^{}\n]*?)\s*)?\}\}"
+)
+_INLINE_CODE = re.compile(r"`[^`\n]+`")
+
+
+def lint(
+    skill: Skill, *, n_tokens: int | None = None, n_ctx: int | None = None, n_swa: int | None = None
+) -> list[Finding]:
+    """Remarks on one skill, by line.
+
+    Args:
+        n_tokens: of the skill for the model in use; estimated from the text if not given.
+        n_ctx: tokens that the context holds.
+        n_swa: length of the model's sliding window in tokens, 0 or None if it has none.
+    """
+    findings = [Finding(1, Code.FORMAT, warning, skill.name) for warning in skill.warnings]
+    findings.extend(_size(skill, n_tokens, n_ctx, n_swa))
+    lines = list(_lines(skill))
+    positional = any(match[1] == "1" for _, prose, _ in lines for match in _POSITIONAL.finditer(prose))
+    for number, prose, raw in lines:
+        for rule in _RULES:
+            for match in rule.pattern.finditer(raw if rule.in_code else prose):
+                findings.append(Finding(number, rule.code, rule.message.format(match[0]), skill.name))
+        if positional:
+            # Without a $1, a $5 is money.
+            for match in _POSITIONAL.finditer(prose):
+                field = f"{{{{argument {match[1]}|...}}}}"
+                text = f"{match[0]} is filled in by other clients, not here; make it a field: {field}"
+                findings.append(Finding(number, Code.SUBSTITUTION, text, skill.name))
+        findings.extend(_fields(skill, number, prose, raw))
+    findings.extend(_conflicts_within(skill))
+    return sorted(findings, key=lambda finding: finding.line)
+
+
+def lint_library(skills: Iterable[Skill]) -> list[Finding]:
+    """Remarks on skills that do not go together: fields of one name with different defaults."""
+    uses: dict[str, dict[str, str]] = defaultdict(dict)
+    for skill in skills:
+        for name, default in skill.fields.items():
+            if default is not None:
+                uses[name][skill.name] = default
+    findings = []
+    for name, defaults in sorted(uses.items()):
+        if len(set(defaults.values())) > 1:
+            listed = ", ".join(f"{default!r} in {skill}" for skill, default in sorted(defaults.items()))
+            text = f"field {name!r} has different defaults: {listed}; rename it in one, since they are set together"
+            findings.append(Finding(0, Code.FIELD_CONFLICT, text))
+    return findings
+
+
+def _size(skill: Skill, n_tokens: int | None, n_ctx: int | None, n_swa: int | None) -> Iterator[Finding]:
+    line = skill.body_line
+    if not skill.body.strip():
+        return  # a warning of the format says so already
+    about = "" if n_tokens is not None else "about "
+    n = n_tokens if n_tokens is not None else max(1, len(skill.text()) // _CHARS_PER_TOKEN)
+    if n < MIN_TOKENS:
+        text = f"{about}{n} tokens are read as fast as they are spliced; paste so short a text into the chat"
+        yield Finding(line, Code.TOO_SHORT, text, skill.name)
+    if n_ctx and n > n_ctx:
+        text = f"{about}{n} tokens do not fit into a context of {n_ctx}; shorten it, split it, or use a larger --n-ctx"
+        yield Finding(line, Code.TOO_LONG, text, skill.name)
+    elif n_ctx and n * 2 > n_ctx:
+        text = f"{about}{n} tokens take more than half of a context of {n_ctx}; shorten it, or use a larger --n-ctx"
+        yield Finding(line, Code.CROWDED, text, skill.name)
+    if n_swa and n > n_swa:
+        text = (
+            f"{about}{n} tokens are more than the sliding window of {n_swa}: many layers see only its end; "
+            "put what matters most last, and check with 'kvnotes verify'"
+        )
+        yield Finding(line, Code.WINDOW, text, skill.name)
+
+
+def _lines(skill: Skill) -> Iterator[tuple[int, str, str]]:
+    """Number, text without code (which is blanked out), and whole text of each line of the body."""
+    fence = ""
+    for number, raw in enumerate(skill.body.split("\n"), start=skill.body_line):
+        mark = re.match(r"\s*(`{3,}|~{3,})", raw)
+        if fence:
+            if mark and mark[1].startswith(fence) and not raw.strip().strip(fence[0]):
+                fence = ""
+            yield number, "", raw
+        elif mark:
+            fence = mark[1]
+            yield number, "", raw
+        else:
+            yield number, _INLINE_CODE.sub(lambda match: " " * len(match[0]), raw), raw
+
+
+def _fields(skill: Skill, number: int, prose: str, raw: str) -> Iterator[Finding]:
+    for piece in parse_template(raw):
+        if isinstance(piece, FieldPiece) and piece.default is None and not skill.fields.get(piece.name):
+            text = (
+                f"field {piece.source} has no default, so the model reads the braces; write {{{{{piece.name}|value}}}}"
+            )
+            yield Finding(number, Code.FIELD_DEFAULT, text, skill.name)
+    for match in _LOOSE_FIELD.finditer(prose):
+        field = FieldPiece(match[1], match[2] or "value").source
+        text = f"{match[0]} is no field, because of its spaces; write {field} if it shall be one"
+        yield Finding(number, Code.FIELD_SPACES, text, skill.name)
+
+
+def _conflicts_within(skill: Skill) -> Iterator[Finding]:
+    first: dict[str, str] = {}
+    for number, raw in enumerate(skill.body.split("\n"), start=skill.body_line):
+        for piece in parse_template(raw):
+            if not isinstance(piece, FieldPiece) or piece.default is None:
+                continue
+            known = first.setdefault(piece.name, piece.default)
+            if known != piece.default:
+                text = (
+                    f"field {piece.name!r} has the default {piece.default!r} here and {known!r} before; use one of them"
+                )
+                yield Finding(number, Code.FIELD_CONFLICT, text, skill.name)
