@@ -1,14 +1,14 @@
 """Questions that come with a skill: ``evals.jsonl`` in its folder, one JSON object a line.
 
-``{"ask": "How long is the window?", "expect": "It is 30 days.", "choices": ["It is 30 days.", "It is 60 days."]}``: a model
-that has read the skill should find ``expect`` the most likely of the choices.
+``{"ask": "How long is it?", "expect": "It is 30 days.", "choices": ["It is 30 days.", "It is 60 days."]}``: a model that
+has read the skill should find ``expect`` the most likely of the choices.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.skill_file import SkillSummary, load_reference
@@ -44,9 +44,12 @@ def _question(skill: SkillSummary, number: int, line: str) -> SkillQuestion:
     except (ValueError, RecursionError) as error:
         raise SkillError(f"{where} is not JSON ({str(error)[:80]}); write one object a line") from error
     ask, expect, choices = (value.get(key) if isinstance(value, dict) else None for key in ("ask", "expect", "choices"))
-    texts = isinstance(ask, str) and isinstance(expect, str) and isinstance(choices, list)
-    if not texts or not all(isinstance(choice, str) and choice for choice in choices) or not ask.strip():
+    if not (isinstance(ask, str) and ask.strip() and isinstance(expect, str) and _are_texts(choices)):
         raise SkillError(f'{where} needs "ask" and "expect" as text and "choices" as a list of texts')
     if len(choices) < 2 or len(set(choices)) != len(choices) or expect not in choices:
         raise SkillError(f'{where} needs two or more different "choices", with "expect" among them')
     return SkillQuestion(ask, expect, tuple(choices))
+
+
+def _are_texts(values: Any) -> TypeGuard[list[str]]:
+    return isinstance(values, list) and all(isinstance(value, str) and value for value in values)
