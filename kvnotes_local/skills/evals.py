@@ -1,7 +1,7 @@
 """Questions that come with a skill: ``evals.jsonl`` in its folder, one JSON object a line.
 
-``{"ask": "How long is it?", "expect": "It is 30 days.", "choices": ["It is 30 days.", "It is 60 days."]}``: a model that
-has read the skill should find ``expect`` the most likely of the choices.
+``{"ask": "How long is it?", "expect": "It is 30 days.", "choices": ["It is 30 days.", "It is 60 days."]}``: a model
+that has read the skill should find ``expect`` the most likely of the choices.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ _RULES = (
             r"|\b(?:above|preceding|following) (?:conversation|chat|dialogue|messages?|history|context|prompt)\b"
             r"|\b(?:see|mentioned|described|listed|shown|discussed|stated|given|as|text|instructions?) (?:above|below)\b"
         ),
-        "{!r} may mean something outside the skill, unknown when it is compiled; name the section",
+        "{!r} may mean something outside the skill, which is not known here; name the section",
     ),
     _Rule(
         Code.CHAT,
