@@ -20,14 +20,9 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.rotation_arithmetic import (
-    RopeHints,
-    Yarn,
-    angle_error,
-    find_arithmetic,
-    ideal_frequencies,
-)
+from kvnotes_local.engine.rotation_arithmetic import RopeHints, angle_error, find_arithmetic, ideal_frequencies
 from kvnotes_local.engine.rotation_fit import EXACT, LayerFit, RowShape, fit_layer
+from kvnotes_local.engine.rotation_hints import probing_n_ctx, rope_hints, row_shapes
 from kvnotes_local.errors import EngineError, RotationError
 from kvnotes_local.kv.angles import AngleArithmetic
 from kvnotes_local.kv.layout import GGMLType, StateLayout
@@ -46,13 +41,6 @@ N_TOKENS = 4
 # same at all of these.
 POSITIONS = (0, 1, 3, 11, 41, 163, 613, 2417, 4093, 7919, 12347, 18211, 24683, 32749)
 _PROBE_TEXT = b"The quick brown fox jumps over the lazy dog, 42 times; then it sleeps under a tree."
-_N_CTX_STEP = 256
-_SHAPE_KEYS = (
-    ("attention.key_length", "rope.dimension_count"),
-    ("attention.key_length_swa", "rope.dimension_count_swa"),
-    ("attention.key_length_swa", "rope.dimension_count"),
-    ("attention.key_length", "rope.dimension_count_swa"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +85,9 @@ def measure_rotation(
             "Restore whole states at the start of a chat instead."
         )
     probes = list(tokens) if tokens is not None else _probe_tokens(model)
-    limit = int(api.llama_model_n_ctx_train(model))
-    positions = np.array([p for p in POSITIONS if p < limit], np.int64)
+    # Models with learned positions abort beyond the context that they were trained for.
+    last = int(api.llama_model_n_ctx_train(model)) - 1
+    positions = np.array([*(p for p in POSITIONS if p < last), min(last, POSITIONS[-1])], np.int64)
     # Many positions in one batch are faster, and as good while a token's rounding does not depend on its place there.
     for positions_per_batch in (len(positions), 1):
         layout, fits = _fit_model(model, n_ctx, positions, probes, positions_per_batch, context_overrides)
@@ -112,7 +101,7 @@ def measure_rotation(
             f"{residual:.2g} of their length (allowed: {RESIDUAL_LIMIT:.0e}). Text for this model has to be read where "
             "it stands."
         )
-    hints = _rope_hints(model, context_overrides)
+    hints = rope_hints(model, context_overrides)
     rotation = ModelRotation(tuple(_with_arithmetic(positions, cache, hints) for cache in fits))
     errors = [
         angle_error(fit, angles(layer, positions))
@@ -146,7 +135,7 @@ def _fit_model(
 ) -> tuple[StateLayout, list[list[LayerFit]]]:
     with _probing_context(model, n_ctx, positions_per_batch * len(tokens), overrides) as context:
         layout, keys = _probe(model, context, positions, tokens, positions_per_batch)
-    shapes = _row_shapes(model)
+    shapes = row_shapes(model)
     return layout, [_fit_cache(positions, rows, shapes) for rows in keys]
 
 
@@ -167,7 +156,7 @@ def _fit_cache(
 @contextmanager
 def _probing_context(model: Any, n_ctx: int, n_tokens: int, overrides: dict[str, Any]) -> Iterator[Any]:
     params = api.llama_context_default_params()
-    params.n_ctx = _probing_n_ctx(model, n_ctx)
+    params.n_ctx = probing_n_ctx(model, n_ctx)
     params.n_batch = params.n_ubatch = params.n_seq_max = n_tokens
     params.n_threads = params.n_threads_batch = min(os.cpu_count() or 1, 8)
     params.kv_unified = True
@@ -185,14 +174,6 @@ def _probing_context(model: Any, n_ctx: int, n_tokens: int, overrides: dict[str,
         yield context
     finally:
         api.llama_free(context)
-
-
-def _probing_n_ctx(model: Any, n_ctx: int) -> int:
-    """The smallest context on the same side of the model's original context length as ``n_ctx``."""
-    original = _meta_int(model, "rope.scaling.original_context_length") or _meta_int(model, "context_length") or 0
-    if n_ctx > original and _meta(model, "rope.scaling.type") in (None, "longrope"):
-        return (original // _N_CTX_STEP + 1) * _N_CTX_STEP
-    return _N_CTX_STEP
 
 
 def _probe(
@@ -257,66 +238,6 @@ def _probe_tokens(model: Any) -> list[int]:
     n = int(api.llama_tokenize(vocab, _PROBE_TEXT, len(_PROBE_TEXT), buffer, len(_PROBE_TEXT), False, False))
     tokens = list(dict.fromkeys(buffer[: max(n, 0)]))[:N_TOKENS]
     return tokens or [int(token) for token in np.linspace(0, n_vocab - 1, N_TOKENS)]
-
-
-def _row_shapes(model: Any) -> list[RowShape]:
-    """Divisions of a key row that the metadata suggests; whether one is right, the residual tells."""
-    n_head = int(api.llama_model_n_head(model))
-    default = int(api.llama_model_n_embd(model)) // n_head if n_head else 0
-    shapes = []
-    for dim_key, rot_key in _SHAPE_KEYS:
-        head_dim = _meta_int(model, dim_key) or default
-        n_rot = _meta_int(model, rot_key) or head_dim
-        if head_dim and n_rot <= head_dim:
-            shapes.append(RowShape(head_dim, n_rot))
-    return list(dict.fromkeys(shapes))
-
-
-def _rope_hints(model: Any, overrides: dict[str, Any]) -> RopeHints:
-    """Mirrors src/llama-context.cpp (constructor of ``llama_context``) and src/llama-model.cpp (``load_hparams``)."""
-
-    def positive(override: str, *keys: str) -> list[float]:
-        values = [float(overrides.get(override, 0.0)), *(_meta_float(model, key) or 0.0 for key in keys)]
-        return [value for value in values if value > 0]
-
-    factors = [1 / np.float32(f) for f in positive("", "rope.scaling.factor", "rope.scale_linear")]
-    scales = [*positive("rope_freq_scale"), *(float(np.float32(f)) for f in factors)]
-    n_ctx_orig = [int(n) for n in positive("yarn_orig_ctx", "rope.scaling.original_context_length", "context_length")]
-    fast = [*positive("yarn_beta_fast", "rope.scaling.yarn_beta_fast"), 32.0]
-    slow = [*positive("yarn_beta_slow", "rope.scaling.yarn_beta_slow"), 1.0]
-    ext = [*positive("yarn_ext_factor", "rope.scaling.yarn_ext_factor"), 1.0]
-    chosen = overrides.get("rope_scaling_type", api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED)
-    is_yarn = chosen == api.LLAMA_ROPE_SCALING_TYPE_YARN or (
-        chosen == api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED and _meta(model, "rope.scaling.type") == "yarn"
-    )
-    yarns = [Yarn(n_ctx_orig[0], f, s, ext[0]) for f, s in zip(fast, slow, strict=False)] if is_yarn else []
-    bases = [*positive("rope_freq_base", "rope.freq_base", "rope.freq_base_swa"), 10000.0]
-    return RopeHints(tuple(dict.fromkeys(bases)), tuple(dict.fromkeys(scales)), tuple(dict.fromkeys(yarns)))
-
-
-def _meta(model: Any, key: str) -> str | None:
-    """A scalar of the model's architecture, e.g. ``rope.freq_base``."""
-    arch = _meta_text(model, "general.architecture")
-    return _meta_text(model, f"{arch}.{key}")
-
-
-def _meta_int(model: Any, key: str) -> int | None:
-    text = _meta(model, key)
-    return int(text) if text is not None and text.isdigit() else None
-
-
-def _meta_float(model: Any, key: str) -> float | None:
-    text = _meta(model, key)
-    try:
-        return float(text) if text is not None else None
-    except ValueError:
-        return None
-
-
-def _meta_text(model: Any, key: str) -> str | None:
-    buffer = ctypes.create_string_buffer(256)
-    n = int(api.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)))
-    return buffer.value.decode("utf-8", "replace") if 0 <= n < len(buffer) else None
 
 
 def _describe(model: Any) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from kvnotes_local.errors import RotationError
 from kvnotes_local.kv.rotation import check_rotation
 from tests.zoo import ZOO, ZooBuildError, ZooModel, zoo_model
 from tests.zoo.build import build_model
+from tests.zoo.loading import loaded
 
 MAX_BYTES = 5_000_000
 every_model = pytest.mark.parametrize("spec", ZOO, ids=[model.name for model in ZOO])
@@ -25,19 +24,6 @@ every_model = pytest.mark.parametrize("spec", ZOO, ids=[model.name for model in 
 def zoo_directory(pytestconfig: pytest.Config) -> Path:
     assert pytestconfig.cache is not None
     return Path(pytestconfig.cache.mkdir("zoo"))
-
-
-@contextmanager
-def loaded(path: Path) -> Iterator[Any]:
-    api.llama_backend_init()
-    params = api.llama_model_default_params()
-    params.n_gpu_layers = 0
-    model = api.llama_model_load_from_file(str(path).encode(), params)
-    assert model, f"{path} does not load"
-    try:
-        yield model
-    finally:
-        api.llama_model_free(model)
 
 
 def tokenize(model: Any, text: str, *, special: bool) -> list[int]:
@@ -79,13 +65,13 @@ def test_model_is_classed_as_expected(spec: ZooModel, zoo_directory: Path) -> No
         keeps_recurrent_state = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
         assert keeps_recurrent_state == (spec.expected == "prefix-only")
         if spec.expected == "prefix-only":
-            with pytest.raises(RotationError, match="is a (hybrid|recurrent) model"):
-                measure_rotation(model, n_ctx=512)
+            with pytest.raises(RotationError, match=r"is a (hybrid|recurrent) model"):
+                measure_rotation(model, n_ctx=512, n_threads_batch=1)
         elif spec.expected == "prefill":
             with pytest.raises(RotationError, match=r"wrong by \d"):
-                measure_rotation(model, n_ctx=512)
+                measure_rotation(model, n_ctx=512, n_threads_batch=1)
         else:
-            measured = measure_rotation(model, n_ctx=512)
+            measured = measure_rotation(model, n_ctx=512, n_threads_batch=1)
             assert measured.residual < 1e-6
             assert measured.angle_error < 1e-6
             check_rotation(measured.rotation, measured.layout)
