@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvnotes_local.engine import rotation_measurement
 from kvnotes_local.engine.model_files import DEMO_PACKAGE
-from kvnotes_local.engine.rotation_arithmetic import RopeHints, angle_error, find_arithmetic, ideal_frequencies
+from kvnotes_local.engine.rotation_arithmetic import RopeHints, Yarn, angle_error, find_arithmetic, ideal_frequencies
 from kvnotes_local.engine.rotation_fit import RowShape, fit_layer, unwrap
 from kvnotes_local.engine.rotation_measurement import POSITIONS, MeasuredRotation, measure_rotation
 from kvnotes_local.errors import EngineError, RotationError
-from kvnotes_local.kv.angles import AngleArithmetic, float32_angles, theta_scale
+from kvnotes_local.kv.angles import AngleArithmetic, Fusion, float32_angles, theta_scale, yarn_ramp_mix
 from kvnotes_local.kv.layout import GGMLType, StateRows
 from kvnotes_local.kv.rotation import LayerRotation, Pairing, angles, rotate
 from kvnotes_local.kv.state import infer_layout, parse_state
@@ -227,6 +228,26 @@ def test_recurrent_state_is_refused(name: str, kind: str, zoo_directory: Path) -
         measure(model)
 
 
+def test_positions_are_probed_one_by_one_where_batches_round_differently(
+    zoo_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, tried = rotation_measurement._probe, []
+
+    def noisy_in_batches(model: Any, context: Any, positions: Any, tokens: Any, positions_per_batch: int) -> Any:
+        layout, keys = probe(model, context, positions, tokens, positions_per_batch)
+        tried.append(positions_per_batch)
+        if positions_per_batch > 1:
+            keys[0][1] += 1e-3 * np.random.default_rng(6).standard_normal(keys[0][1].shape).astype(np.float32)
+        return layout, keys
+
+    monkeypatch.setattr(rotation_measurement, "_probe", noisy_in_batches)
+    with loaded(zoo_model("llama", zoo_directory)) as model:
+        measured = measure(model)
+    assert tried[0] > 1
+    assert tried[1:] == [1]
+    assert measured.residual < 1e-6
+
+
 # --- llama.cpp's own results -----------------------------------------------------------------------------------------
 
 
@@ -359,6 +380,17 @@ def test_wrong_hints_do_no_harm() -> None:
     assert (found.n_head, found.head_dim, found.n_rot, found.pairing) == (3, 64, 64, Pairing.HALVES)
 
 
+def test_the_rotation_of_another_layer_is_taken_only_where_it_fits() -> None:
+    true = LayerRotation(2, 80, 0, 80, Pairing.HALVES, rope(1e4, 80))
+    other = LayerRotation(2, 80, 0, 20, Pairing.HALVES, rope(1e4, 20))
+    # The first pairs turn exactly as the other layer's do, so only what lies beside them tells the two apart.
+    keys = made_up(other)
+    keys[:, :, 20:80] = made_up(true)[:, :, 20:80]
+    assert fit_layer(FAR, keys, [], first=other).residual > 0.1
+    assert fit_layer(FAR, made_up(true), [], first=other).rotation.n_rot == 80
+    assert fit_layer(FAR, made_up(other), [RowShape(80, 80)], first=other).rotation.n_rot == 20
+
+
 def test_keys_that_stay_have_no_rotation() -> None:
     keys = np.random.default_rng(2).standard_normal((1, 2, 128)).astype(np.float32)
     fit = fit_layer(FAR, np.repeat(keys, len(FAR), axis=0), [RowShape(64, 64)])
@@ -386,7 +418,7 @@ def test_full_turns_are_counted() -> None:
     np.testing.assert_allclose(unwrap(FAR, wrapped), true, atol=1e-6)
 
 
-HINTS = RopeHints(bases=(10000.0, 500000.0), scales=(0.25,), yarns=())
+HINTS = RopeHints(bases=(10000.0, 500000.0), scales=(0.25,), yarns=(Yarn(2048, 32.0, 1.0, 1.0),))
 
 
 @pytest.mark.parametrize(
@@ -398,8 +430,14 @@ HINTS = RopeHints(bases=(10000.0, 500000.0), scales=(0.25,), yarns=())
         AngleArithmetic(float(np.nextafter(np.float32(theta_scale(10000.0, 64)), np.float32(1)))),
         AngleArithmetic(theta_scale(500000.0, 64), freq_factors=np.repeat(np.float32([1, 2.5, 8]), [12, 4, 16])),
         AngleArithmetic(theta_scale(500000.0, 64), turning=np.arange(32) < 24),
+        AngleArithmetic(
+            float(np.nextafter(np.float32(theta_scale(10000.0, 64)), np.float32(1))),
+            0.25,
+            ramp_mix=yarn_ramp_mix(64, 2048, 10000.0, 32.0, 1.0, 1.0),
+            fusion=Fusion.EXTRAPOLATED,
+        ),
     ],
-    ids=["plain", "scaled", "unknown base", "powf off by one", "factors", "still pairs"],
+    ids=["plain", "scaled", "unknown base", "powf off by one", "factors", "still pairs", "yarn, powf off by one"],
 )
 def test_rounding_of_llama_cpp_is_recognized(true: AngleArithmetic) -> None:
     rotation = LayerRotation(2, 64, 0, 64, Pairing.HALVES, ideal_frequencies(true, 32), true)
@@ -410,9 +448,23 @@ def test_rounding_of_llama_cpp_is_recognized(true: AngleArithmetic) -> None:
     np.testing.assert_allclose(
         float32_angles(found, unseen, 32), float32_angles(true, unseen, 32), rtol=2.5e-7, atol=2e-7
     )
+    if true.freq_factors is not None:
+        assert found.freq_factors is not None
+        # A scale of a power of two and factors divided by it round alike.
+        np.testing.assert_array_equal(found.freq_factors / found.freq_scale, true.freq_factors / true.freq_scale)
     exact = angle_error(fit, float32_angles(found, FAR, 32).astype(np.float64))
     ideal = angle_error(fit, np.multiply.outer(FAR.astype(np.float64), fit.rotation.frequencies))
     assert exact < 1e-6 < ideal
+
+
+def test_pairs_that_are_always_zero_say_nothing_about_the_arithmetic() -> None:
+    rotation = LayerRotation(2, 64, 0, 64, Pairing.HALVES, PLAIN, AngleArithmetic(theta_scale(10000.0, 64)))
+    keys = made_up(rotation)
+    for head in (0, 64):
+        keys[:, :, [head + 9, head + 9 + 32]] = 0
+    found = find_arithmetic(FAR, fit_layer(FAR, keys, [RowShape(64, 64)]), HINTS)
+    assert found is not None
+    assert found.turning is None
 
 
 def test_ideal_angles_are_not_taken_for_rounded_ones() -> None:
