@@ -83,7 +83,8 @@ class LlamaContext:
             )
         self.memory = api.llama_get_memory(self.pointer)
         self.n_ctx = int(api.llama_n_ctx(self.pointer))
-        self.n_batch = int(api.llama_n_batch(self.pointer))
+        # Larger batches would be computed in pieces of this size anyway; this way progress can be told and work stopped.
+        self.n_batch = int(api.llama_n_ubatch(self.pointer))
         self._batch = api.llama_batch_init(self.n_batch, 0, 1)
         self._n_vocab = model.n_vocab
 

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvnotes_local.engine.chat_format import Wrapper
 from kvnotes_local.engine.protocol import Engine, Generation, Progress, Sampling, StopReason
 from kvnotes_local.engine.turns import TurnTokenizer
@@ -25,12 +28,13 @@ OnText = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer with its proof."""
+    """An answer with its proof. ``first_logits``: float32 (n_vocab,) before its first token, where asked for."""
 
     text: str
     proof: Proof
     stop_reason: StopReason
     segment: Segment
+    first_logits: NDArray[np.float32] | None = None
 
 
 class Notebook:
@@ -87,6 +91,14 @@ class Notebook:
         answer = self._turns.wrap(self._turns.format.assistant, assistant)
         self.segments += (self._user_segment(user), make_segment(Kind.ASSISTANT, answer, assistant))
 
+    def read(self, *, progress: Progress | None = None) -> None:
+        """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
+        self._apply(PlanBuilder(self.n_cached).keep(0, self.tokens), self.segments, progress=progress)
+
+    def forget_cost(self) -> None:
+        """Let the next proof begin here: what the chat cost so far is not counted in it."""
+        self._cost = Proof()
+
     def splice(
         self,
         name: str,
@@ -121,6 +133,7 @@ class Notebook:
         sampling: Sampling | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         on_text: OnText | None = None,
+        keep_logits: bool = False,
         progress: Progress | None = None,
     ) -> Reply:
         """Ask, let the model answer, and keep both. ``on_text`` is called with each piece as it comes.
@@ -133,6 +146,7 @@ class Notebook:
         plan = PlanBuilder(self.n_cached).keep(0, self.tokens).decode(question.tokens + opening)
         answer = Segment(Kind.ASSISTANT, opening, content_start=len(opening), content_stop=len(opening))
         self._apply(plan, (*self.segments, question, answer), logits=True, progress=progress)
+        logits = self._engine.logits(self._seq) if keep_logits else None
         generation = self._engine.generate(self._seq, sampling or Sampling(), max_tokens)
         answered, ttft = self._listen(generation, on_text, began)
         proof = replace(
@@ -146,7 +160,7 @@ class Notebook:
         stop_reason = generation.stop_reason or StopReason.STOPPED
         segment = self._answer_segment(opening, generation, answered, stop_reason)
         self.segments = (*self.segments[:-1], segment)
-        return Reply(answered, proof, stop_reason, segment)
+        return Reply(answered, proof, stop_reason, segment, logits)
 
     def close(self) -> None:
         """Give the engine's sequence back."""
@@ -165,7 +179,7 @@ class Notebook:
     ) -> None:
         applied = self._engine.apply(self._seq, plan.parts, logits=logits, progress=progress)
         self._speed.add(applied.decoded, applied.decode_seconds)
-        self._cost = self._cost.plus(applied, repaired if applied.spliced else 0)
+        self._cost = self._cost.plus(applied, repaired if applied.spliced else 0, is_question=logits)
         self.segments = segments
 
     def _listen(self, generation: Generation, on_text: OnText | None, began: float) -> tuple[str, float]:

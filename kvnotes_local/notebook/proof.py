@@ -12,7 +12,8 @@ class Proof:
     """Tokens, and times in milliseconds, of one answer.
 
     ``prefilled``: computed, without ``repaired`` (the seams of spliced skills). ``reused``: kept where they were.
-    ``moved``: kept and rotated. ``spliced``: taken from artifacts. ``ttft_ms``: from the request to the first token.
+    ``moved``: kept and rotated. ``spliced``: taken from artifacts. ``change_ms``: spent on splices and edits since the
+    answer before, compiling not included. ``ttft_ms``: from the question to the first token.
     ``recompute_ms``: what reading the whole chat would have taken at the speed measured here; None where nothing was
     computed that could be measured.
     """
@@ -23,6 +24,7 @@ class Proof:
     spliced: int = 0
     repaired: int = 0
     generated: int = 0
+    change_ms: float = 0.0
     ttft_ms: float = 0.0
     decode_ms: float = 0.0
     reposition_ms: float = 0.0
@@ -30,7 +32,7 @@ class Proof:
     recompute_ms: float | None = None
     tokens_per_second: float | None = None
 
-    def plus(self, applied: Applied, repaired: int = 0) -> Proof:
+    def plus(self, applied: Applied, repaired: int = 0, *, is_question: bool = False) -> Proof:
         """This proof and one more change of the cache, of whose decoded tokens ``repaired`` were seams.
 
         ``reused`` is not added up: it says what the last change found in place.
@@ -42,6 +44,7 @@ class Proof:
             moved=self.moved + applied.moved,
             spliced=self.spliced + applied.spliced,
             repaired=self.repaired + repaired,
+            change_ms=self.change_ms + (0.0 if is_question else applied.seconds * 1e3),
             decode_ms=self.decode_ms + applied.decode_seconds * 1e3,
             reposition_ms=self.reposition_ms + applied.reposition_seconds * 1e3,
             restore_ms=self.restore_ms + applied.restore_seconds * 1e3,

@@ -1,0 +1,129 @@
+"""``kvnotes demo``: compile a sample skill, splice it into a chat under way, ask, and show the proof."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvnotes_local.cli.options import (
+    CacheDirOption,
+    EngineOptions,
+    JsonOption,
+    KvType,
+    KvTypeOption,
+    ModelOption,
+    QuietOption,
+    RepairOption,
+    ThreadsOption,
+)
+from kvnotes_local.cli.output import Output, human_bytes, human_ms
+
+SKILL = "refund-policy"
+CHAT = (
+    (
+        "Good morning! I work in customer support. Today I answer letters from people who bought something from us.",
+        "Good morning! I am happy to help. Send me the questions one after the other, and tell me which rules I have to follow.",
+    ),
+    (
+        "Thank you. The first letter comes from a lady who bought a table lamp and does not like the color.",
+        "I see. Before I answer her I should know the rules of your shop for returns.",
+    ),
+)
+QUESTION = "Now answer from the policy: how many days does she have to return the lamp?"
+ANSWER_TOKENS = 48
+
+
+def register(app: typer.Typer) -> None:
+    app.command("demo")(demo)
+
+
+def demo(
+    question: Annotated[str, typer.Option("--ask", help="What to ask about the refund policy.")] = QUESTION,
+    repair: RepairOption = None,
+    model: ModelOption = None,
+    kv_type: KvTypeOption = KvType.F16,
+    threads: ThreadsOption = 0,
+    cache_dir: CacheDirOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Splice a precompiled skill into a chat, ask about it, and compare with reading it the ordinary way."""
+    from kvnotes_local.cli.progress import compile_progress
+    from kvnotes_local.cli.session import open_session
+    from kvnotes_local.evaluation.side_by_side import compare_with_recompute
+    from kvnotes_local.notebook.notebook import Notebook
+
+    output = Output(as_json, quiet)
+    options = EngineOptions(model, kv_type, 0, -1, threads, cache_dir)
+    with open_session(options, output, n_ctx=4096) as session:
+        info = session.engine.info
+        output.text(f"Model: {info.name} ({info.description}), class {info.model_class.value}, KV {info.type_k.name}")
+        skill = session.library.get(SKILL)
+        with compile_progress(output, f"Compiling {SKILL}") as progress:
+            compiled = session.compiler.compile(skill, progress=progress)
+        made = f"compiled in {compiled.seconds:.1f} s" if compiled.seconds else "compiled before"
+        output.text(f"Skill: {SKILL}, {compiled.n_tokens:,} tokens, {made}, {human_bytes(compiled.n_bytes)} on disk")
+
+        notebook = Notebook(session.engine, library=session.library, compiler=session.compiler)
+        for user, assistant in CHAT:
+            notebook.say(user, assistant)
+        notebook.read()
+        n_before = len(notebook.tokens)
+        output.text(f"Chat: {len(CHAT)} exchanges, {n_before:,} tokens, already read. Splicing the skill behind it.")
+        notebook.forget_cost()
+        notebook.splice(SKILL, repair=repair)
+        output.text(f"\n> {question}\n")
+        reply = notebook.ask(
+            question, max_tokens=ANSWER_TOKENS, on_text=lambda piece: output.text(piece, end=""), keep_logits=True
+        )
+        output.text("\n")
+        n_answer = len(notebook.tokens) - reply.segment.n_tokens + reply.segment.content_start
+        output.text("The same question again with the skill read by the model, for comparison …")
+        sides = compare_with_recompute(session.engine, notebook.tokens, n_before, n_answer, reply)
+        notebook.close()
+
+    output.text()
+    splice, recompute = sides.splice, sides.recompute
+    output.table(
+        ["", "prefilled", "spliced", "repaired", "first token after"],
+        [
+            ["read the skill", f"{recompute.prefilled:,}", "0", "0", human_ms(recompute.ttft_ms)],
+            ["splice it", f"{splice.prefilled:,}", f"{splice.spliced:,}", f"{splice.repaired:,}", human_ms(splice.ttft_ms)],
+        ],
+        right=(1, 2, 3, 4),
+    )
+    same = (
+        f"all {sides.n_compared} tokens are the same"
+        if sides.first_difference is None
+        else f"the first {sides.first_difference} of {sides.n_compared} tokens are the same"
+    )
+    output.text(
+        f"\n{sides.speedup:.1f}× faster to the first token · logits' cosine {sides.cosine:.4f} · answers: {same}"
+    )
+    output.document(
+        {
+            "model": info.name,
+            "class": info.model_class,
+            "kv_type": kv_type,
+            "skill": SKILL,
+            "n_skill_tokens": compiled.n_tokens,
+            "compile_seconds": round(compiled.seconds, 3),
+            "status": compiled.status,
+            "question": question,
+            "reply": reply.text,
+            "tokens": {
+                "prefilled": splice.prefilled,
+                "reused": n_before,
+                "spliced": splice.spliced,
+                "repaired": splice.repaired,
+                "generated": reply.proof.generated,
+            },
+            "recompute": {"prefilled": recompute.prefilled, "ttft_ms": round(recompute.ttft_ms, 2)},
+            "ttft_ms": round(splice.ttft_ms, 2),
+            "speedup": round(sides.speedup, 2),
+            "cosine": round(sides.cosine, 6),
+            "first_difference": sides.first_difference,
+            "n_compared": sides.n_compared,
+        }
+    )

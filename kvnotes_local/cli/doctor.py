@@ -1,0 +1,108 @@
+"""``kvnotes doctor``: machine, build, models, and what to do about what is wrong."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+import typer
+
+from kvnotes_local.cli.options import CacheDirOption, EngineOptions, JsonOption, QuietOption
+from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.errors import KvnotesError
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report; ``advice`` is empty where nothing is to be done."""
+
+    name: str
+    good: bool
+    finding: str
+    advice: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(cache_dir: CacheDirOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Say what this machine and this build can do, and what to do about what they cannot."""
+    output = Output(as_json, quiet)
+    checks = [_machine(), *_build(EngineOptions(cache_dir=cache_dir)), _models(), _skills(), _places(cache_dir)]
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        output.text(f"{'ok ' if check.good else '!! '} {check.name.ljust(width)}  {check.finding}")
+        if check.advice:
+            output.text(f"    {' ' * width}  → {check.advice}")
+    output.document({"checks": checks, "good": all(check.good for check in checks)})
+    if not all(check.good for check in checks):
+        raise typer.Exit(1)
+
+
+def _machine() -> Check:
+    import psutil
+
+    from kvnotes_local.engine.memory import available_memory
+
+    memory = psutil.virtual_memory().total
+    return Check(
+        "machine",
+        True,
+        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {psutil.cpu_count()} cores, "
+        f"{human_bytes(memory)} memory, {human_bytes(available_memory())} free",
+    )
+
+
+def _build(options: EngineOptions) -> list[Check]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    from kvnotes_local.cli.session import cache_directory
+    from kvnotes_local.engine.build_check import extra_buffers_safe
+    from kvnotes_local.engine.model_files import embedded_model, find_models
+
+    try:
+        release = version("llama-cpp-python")
+        from kvnotes_local.engine import native
+
+        description = native.system_info()
+    except (PackageNotFoundError, ImportError, OSError) as error:
+        return [Check("llama.cpp", False, f"cannot be loaded: {error}", "pip install --force-reinstall llama-cpp-python")]
+    checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {description}")]
+    model = embedded_model() or next((found.path for found in find_models() if found.header), None)
+    if model is not None:
+        verdict = extra_buffers_safe(model, cache_directory(options))
+        checks.append(Check("fast buffers", verdict.safe, verdict.reason, verdict.cure))
+    return checks
+
+
+def _models() -> Check:
+    from kvnotes_local.cli.models import NO_MODEL
+    from kvnotes_local.engine.model_files import scan_models
+
+    models = [found for found in scan_models().models if found.header]
+    if not models:
+        return Check("models", False, "none found", NO_MODEL)
+    return Check("models", True, f"{len(models)} found; the first is {models[0].name} ({models[0].source.value})")
+
+
+def _skills() -> Check:
+    from kvnotes_local.skills.library import SkillLibrary
+
+    library = SkillLibrary.default()
+    advice = f"{library.problems[0].path}: {library.problems[0].message}" if library.problems else ""
+    return Check(
+        "skills", not library.problems, f"{len(library.skills)} found, {len(library.problems)} unreadable", advice
+    )
+
+
+def _places(cache_dir: object) -> Check:
+    from kvnotes_local.cli.session import cache_directory
+    from kvnotes_local.paths import Paths
+
+    paths = Paths.default()
+    try:
+        cache = cache_directory(EngineOptions(cache_dir=cache_dir))  # type: ignore[arg-type]
+    except KvnotesError as error:
+        return Check("places", False, str(error))
+    return Check("places", True, f"cache {cache}, data {paths.data}, logs {paths.log}")

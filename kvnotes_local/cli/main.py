@@ -1,0 +1,68 @@
+"""``kvnotes``: the entry point. Commands live in modules of their own and are imported when they run."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+
+app = typer.Typer(
+    name="kvnotes",
+    help="Precompile skills into KV cache blocks, splice them into local chats, edit what the model has read.",
+    add_completion=False,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from kvnotes_local import __version__
+
+        typer.echo(f"kvnotes-local {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def run() -> None:
+    """Run the command line; exits 0 done, 1 refused or failed with a message, 2 usage, 3 a gate did not hold."""
+    from kvnotes_local.cli import ask, demo, doctor, models, skills
+    from kvnotes_local.terminal_text import safe_text
+
+    for module in (demo, ask, skills, models, doctor):
+        module.register(app)
+    try:
+        app()
+    except UsageError as error:
+        sys.stderr.write(f"{safe_text(str(error))}\n")
+        sys.exit(2)
+    except Cancelled:
+        sys.stderr.write("Stopped.\n")
+        sys.exit(1)
+    except KvnotesError as error:
+        sys.stderr.write(f"{safe_text(str(error))}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped.\n")
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader of our output has gone (head, a pager): nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

