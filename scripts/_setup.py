@@ -102,10 +102,10 @@ def prepare(asked: str | None, *, dev: bool) -> str:
     return str(venv_python())
 
 
-def script_command(python: str, name: str) -> list[str]:
+def script_command(python: str, name: str, os_name: str = os.name) -> list[str]:
     """How to start a console script of the environment: through its Python, as #! lines cannot hold every folder."""
     folder = Path(python).parent
-    return [str(folder / f"{name}.exe")] if os.name == "nt" else [python, str(folder / name)]
+    return [str(folder / f"{name}.exe")] if os_name == "nt" else [python, str(folder / name)]
 
 
 def become(command: list[str]) -> NoReturn:

@@ -1,0 +1,555 @@
+"""The set-up scripts, on a stub checkout whose packages are built by a few lines of Python and need no network."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals and executable scripts")
+
+# A build backend that packs one module; the module of the stub llama.cpp tells what it was built with.
+BACKEND = """
+import os, pathlib, time, zipfile
+NAME = "@NAME@"
+MODULE = NAME.replace("-", "_")
+INFO = MODULE + "-1.0.dist-info"
+METADATA = f"Metadata-Version: 2.1\\nName: {NAME}\\nVersion: 1.0\\n"
+def prepare_metadata_for_build_wheel(directory, config_settings=None):
+    folder = pathlib.Path(directory, INFO)
+    folder.mkdir()
+    (folder / "METADATA").write_text(METADATA)
+    return INFO
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    args = os.environ.get("CMAKE_ARGS", "")
+    print("STUB BUILD", NAME, args, flush=True)
+    with open(os.environ["STUB_LOG"], "a") as log:
+        log.write(f"{NAME} {args}\\n")
+    if NAME in os.environ.get("STUB_SLEEP", ""):
+        time.sleep(60)
+    if os.environ.get("STUB_FAIL", "nothing") in NAME + args:
+        raise SystemExit("CMake Error: CMAKE_CXX_COMPILER not set, after EnableLanguage")
+    wheel = MODULE + "-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(wheel_directory, wheel), "w") as file:
+        if NAME == "kvnotes-local":
+            file.writestr("stub.pth", str(pathlib.Path.cwd()))
+            file.writestr(INFO + "/entry_points.txt", "[console_scripts]\\nkvnotes = stub_app:run\\n")
+        else:
+            file.writestr(MODULE + ".py", f"BUILT_WITH = {args!r}")
+        file.writestr(INFO + "/METADATA", METADATA)
+        file.writestr(INFO + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        file.writestr(INFO + "/RECORD", "")
+    return wheel
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+build_editable = build_wheel
+"""
+APP = """
+import json, sys
+def run():
+    import llama_cpp_python
+    print(json.dumps({"args": sys.argv[1:], "built_with": llama_cpp_python.BUILT_WITH, "prefix": sys.prefix}))
+    sys.exit(7)
+"""
+PYTEST = """
+import json, sys, stub_tool
+print(json.dumps({"pytest": sys.argv[1:]}))
+sys.exit(5)
+"""
+
+
+def make_package(folder: Path, name: str, more: str = "") -> str:
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        f'[project]\nname = "{name}"\nversion = "1.0"\n{more}'
+    )
+    (folder / "backend.py").write_text(BACKEND.replace("@NAME@", name))
+    return f"{name} @ {folder.as_uri()}"
+
+
+class Checkout:
+    """A checkout with this project's scripts and stub packages."""
+
+    def __init__(self, root: Path, packages: Path) -> None:
+        self.root = root
+        llama = make_package(packages / "llama", "llama-cpp-python")
+        tool = make_package(packages / "tool", "stub-tool")
+        demo = make_package(packages / "demo", "stub-demo")
+        self.needs = f'dependencies = ["{llama}"]\noptional-dependencies = {{demo = ["{demo}"]}}\n'
+        self.tools = f'[dependency-groups]\ndev = [{{include-group = "tools"}}]\ntools = ["{tool}"]\n'
+        make_package(root, "kvnotes-local", self.needs + self.tools)
+        shutil.copytree(SCRIPTS, root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+        (root / "builds.log").touch()
+        (root / "stub_app.py").write_text(APP)
+        (root / "pytest.py").write_text(PYTEST)
+
+    def command(self, script: str, *arguments: str) -> list[str]:
+        return [sys.executable, str(self.root / "scripts" / script), *arguments]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """No GPU tools on the PATH and none of the variables that matter, unless given."""
+        unwanted = ("CMAKE_ARGS", "CUDA_HOME", "CUDA_PATH", "VULKAN_SDK", "PIP_CONFIG_FILE")
+        clean = {name: value for name, value in os.environ.items() if name not in unwanted}
+        return {
+            **clean,
+            "PATH": os.pathsep.join(["/usr/bin", "/bin"]),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_BUILD_ISOLATION": "0",  # the stubs need nothing to be built; "0" switches isolation off
+            "STUB_LOG": str(self.root / "builds.log"),
+            **more,
+        }
+
+    def run(
+        self, script: str, *arguments: str, cwd: Path | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        command = self.command(script, *arguments)
+        environment = self.environment(**env)
+        return subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def start(self, script: str, **env: str) -> subprocess.Popen[str]:
+        environment = self.environment(**env)
+        return subprocess.Popen(
+            self.command(script), env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def outdate(self, *, whole: bool = False) -> None:
+        """Change pyproject.toml, so that the next run looks at everything again: the project alone, or all packages."""
+        path = self.root / "pyproject.toml"
+        text = path.read_text().replace(self.needs, "")
+        path.write_text(text.replace(self.tools, (self.needs if whole else "") + self.tools) + "# changed\n")
+
+    def builds(self) -> list[str]:
+        """What was built since the last call: name and CMake arguments."""
+        text = (self.root / "builds.log").read_text()
+        (self.root / "builds.log").write_text("")
+        return [line.strip() for line in text.splitlines()]
+
+    @property
+    def log(self) -> str:
+        return (self.root / ".venv" / "setup.log").read_text()
+
+
+def load_setup(root: Path) -> Any:
+    """The module _setup of a checkout, which works on that checkout."""
+    spec = importlib.util.spec_from_file_location(f"_setup_of_{abs(hash(root))}", root / "scripts" / "_setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def setup_module_of_project() -> Any:
+    return load_setup(SCRIPTS.parent)
+
+
+@pytest.fixture
+def setup(setup_module_of_project: Any) -> Any:
+    return setup_module_of_project
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, subprocess.CompletedProcess[str]]:
+    """A checkout in a folder with spaces, and how its first start went."""
+    folder = tmp_path_factory.mktemp("set up")
+    checkout = Checkout(folder / "check out", folder / "packages")
+    return checkout, checkout.run("run.py", "ask", "two words", "--json", cwd=folder)
+
+
+@pytest.fixture
+def checkout(first_run: tuple[Checkout, subprocess.CompletedProcess[str]]) -> Iterator[Checkout]:
+    yield first_run[0]
+    shutil.copyfile(SCRIPTS / "_setup.py", first_run[0].root / "scripts" / "_setup.py")
+
+
+# --- starting the program ---------------------------------------------------------------------------------------------
+
+
+def test_first_start_sets_up_and_hands_arguments_and_exit_code_through(
+    first_run: tuple[Checkout, subprocess.CompletedProcess[str]],
+) -> None:
+    checkout, run = first_run
+    assert run.returncode == 7, run.stderr
+    answer = json.loads(run.stdout)  # and nothing else is on stdout
+    assert answer["args"] == ["ask", "two words", "--json"]
+    assert Path(answer["prefix"]).resolve() == (checkout.root / ".venv").resolve()
+    assert "backend: cpu" in run.stderr
+    assert "installing llama.cpp" in run.stderr
+    assert checkout.builds() == ["llama-cpp-python", "kvnotes-local", "stub-demo"]
+
+
+def test_second_start_says_nothing_and_does_not_call_pip(checkout: Checkout, tmp_path: Path) -> None:
+    before = checkout.log
+    run = checkout.run("run.py", "x", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (7, "")
+    assert checkout.log == before
+
+
+def test_a_moved_checkout_works_again(first_run: tuple[Checkout, Any], tmp_path: Path) -> None:
+    first_run[0].outdate()
+    root = tmp_path / "moved"
+    shutil.copytree(first_run[0].root, root, symlinks=True)
+    moved = Checkout.__new__(Checkout)
+    moved.root = root
+    run = moved.run("run.py")
+    assert run.returncode == 7, run.stderr
+    assert Path(json.loads(run.stdout)["prefix"]).resolve() == (root / ".venv").resolve()
+
+
+def test_unknown_backend_is_a_usage_error(checkout: Checkout) -> None:
+    run = checkout.run("run.py", "--backend", "abacus")
+    assert run.returncode == 2
+    assert "auto, cpu, cuda, metal, vulkan" in run.stderr
+
+
+# --- backends ---------------------------------------------------------------------------------------------------------
+
+
+def test_backend_is_built_with_its_flags_and_the_users_and_then_kept(checkout: Checkout) -> None:
+    checkout.outdate(whole=True)
+    first = checkout.run("run.py", "--backend", "vulkan", "x", CMAKE_ARGS="-DGGML_NATIVE=off")
+    assert json.loads(first.stdout)["built_with"] == "-DGGML_VULKAN=on -DGGML_NATIVE=off"
+    assert json.loads(first.stdout)["args"] == ["x"]
+    assert "--no-cache-dir --no-binary llama-cpp-python" in checkout.log
+    for same in ([], ["--backend", "vulkan"]):
+        kept = checkout.run("run.py", *same)
+        assert (json.loads(kept.stdout)["built_with"], kept.stderr) == (json.loads(first.stdout)["built_with"], "")
+
+
+def make_tool(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+    (folder / name).chmod(0o755)
+
+
+@posix_only
+def test_tools_and_devices_are_found_on_the_path(setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("VULKAN_SDK", str(tmp_path / "sdk"))
+    make_tool(tmp_path / "bin", "nvidia-smi", "GPU 0: some card")
+    make_tool(tmp_path / "bin", "nvcc", "")
+    make_tool(tmp_path / "sdk/bin", "glslc", "")
+    facts = setup.gather_facts()
+    assert facts.nvcc == str(tmp_path / "bin/nvcc")
+    assert facts.glslc == str(tmp_path / "sdk/bin/glslc")
+    assert facts.nvidia_device
+    make_tool(tmp_path / "bin", "vulkaninfo", "deviceType = PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU")
+    assert setup.tool_prints("vulkaninfo", "--summary", "_GPU")
+    make_tool(tmp_path / "bin", "vulkaninfo", "deviceType = PHYSICAL_DEVICE_TYPE_CPU")
+    assert not setup.tool_prints("vulkaninfo", "--summary", "_GPU")
+
+
+@pytest.mark.parametrize(("asked", "built"), [(None, ["cuda", "cpu"]), ("auto", ["cuda", "cpu"]), ("cuda", ["cuda"])])
+def test_gpu_that_was_only_detected_gives_way_to_the_cpu_when_its_build_fails(
+    setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, built: list[str]
+) -> None:
+    tried = []
+
+    def build(_: str, plan: Any) -> None:
+        tried.append(plan.backend)
+        if plan.backend != "cpu":
+            raise setup.SetupError("no such build")
+
+    monkeypatch.setattr(setup, "BUILD_RECORD", tmp_path / "none")
+    monkeypatch.setattr(setup, "gather_facts", lambda: setup.Facts("Linux", "x86_64", "nvcc", nvidia_device=True))
+    monkeypatch.setattr(setup, "build_llama", build)
+    monkeypatch.delenv("CMAKE_ARGS", raising=False)
+    if asked == "cuda":
+        with pytest.raises(setup.SetupError, match=r"no such build\n.*--backend cpu"):
+            setup.install_llama("llama-cpp-python==1", asked)
+    else:
+        assert setup.install_llama("llama-cpp-python==1", asked).backend == "cpu"
+    assert tried == built
+
+
+@pytest.mark.parametrize(
+    ("facts", "backend", "why"),
+    [
+        ({"system": "Darwin", "machine": "arm64"}, "metal", "Apple silicon"),
+        ({"system": "Darwin", "machine": "x86_64"}, "cpu", "no GPU"),
+        ({"nvcc": "/cuda/nvcc", "nvidia_device": True, "glslc": "glslc", "vulkan_device": True}, "cuda", "/cuda/nvcc"),
+        ({"nvcc": "/cuda/nvcc"}, "cpu", "no GPU"),
+        ({"nvidia_device": True}, "cpu", "no nvcc"),
+        ({"nvidia_device": True, "glslc": "/sdk/glslc", "vulkan_device": True}, "vulkan", "/sdk/glslc"),
+        ({"glslc": "glslc"}, "cpu", "no GPU"),
+        ({"vulkan_device": True}, "cpu", "no glslc"),
+    ],
+)
+def test_choice_of_backend_and_its_reason(setup: Any, facts: dict[str, Any], backend: str, why: str) -> None:
+    chosen, reason = setup.choose_backend(setup.Facts(**{"system": "Linux", "machine": "x86_64", **facts}))
+    assert chosen == backend
+    assert why in reason
+
+
+@pytest.mark.parametrize(
+    ("system", "backend", "user_args", "cmake_args", "plain"),
+    [
+        ("Linux", "cpu", "", "", True),
+        ("Linux", "cpu", "-DX=1", "-DX=1", False),
+        ("Linux", "cuda", "", "-DGGML_CUDA=on", False),
+        ("Darwin", "metal", "", "-DGGML_METAL=on", True),
+        ("Darwin", "cpu", "", "-DGGML_METAL=off", False),
+    ],
+)
+def test_only_default_builds_may_come_out_of_pips_cache(
+    setup: Any, system: str, backend: str, user_args: str, cmake_args: str, plain: bool
+) -> None:
+    build = setup.plan_build(backend, setup.Facts(system, "any"), user_args)
+    assert (build.cmake_args, build.plain) == (cmake_args, plain)
+
+
+def test_backend_option_is_taken_out_and_everything_else_stays(setup: Any) -> None:
+    assert setup.take_backend(["ask", "--backend", "cuda", "x"]) == ("cuda", ["ask", "x"])
+    assert setup.take_backend(["--backend=auto"]) == ("auto", [])
+    assert setup.take_backend(["ask", "--", "--backend", "cuda"]) == (None, ["ask", "--", "--backend", "cuda"])
+    assert setup.take_backend([]) == (None, [])
+    with pytest.raises(SystemExit, match="2"):
+        setup.take_backend(["--backend"])
+
+
+def test_windows_layout_of_the_environment(setup: Any) -> None:
+    assert setup.venv_python("nt").parts[-2:] == ("Scripts", "python.exe")
+    assert setup.venv_python("posix").parts[-2:] == ("bin", "python")
+    assert setup.script_command("E/Scripts/python.exe", "kvnotes", "nt") == [str(Path("E/Scripts/kvnotes.exe"))]
+
+
+# --- interrupted and failing set-ups ----------------------------------------------------------------------------------
+
+
+def wait_for_build(name: str, process: subprocess.Popen[str], checkout: Checkout) -> None:
+    deadline = time.monotonic() + 60
+    while name not in (checkout.root / "builds.log").read_text():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Command lines of processes that were started with something in a folder."""
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listing.splitlines() if str(folder) in line]
+
+
+def interrupt_while_building(name: str, checkout: Checkout, number: signal.Signals, **env: str) -> tuple[int, str]:
+    checkout.outdate(whole=True)
+    checkout.builds()
+    process = checkout.start("run.py", STUB_SLEEP=name, **env)
+    wait_for_build(name, process, checkout)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert processes_in(checkout.root) == []
+    checkout.builds()
+    return process.returncode, said
+
+
+@posix_only
+def test_interrupted_set_up_leaves_no_process_and_goes_on_where_it_was(checkout: Checkout) -> None:
+    code, said = interrupt_while_building("kvnotes-local", checkout, signal.SIGINT)
+    assert code == 130
+    assert "run the same command again" in said
+    again = checkout.run("run.py")
+    assert again.returncode == 7, again.stderr
+    assert checkout.builds() == ["kvnotes-local", "stub-demo"]  # and not llama.cpp
+
+
+@posix_only
+def test_build_of_llama_cpp_that_was_interrupted_is_not_taken_for_a_finished_one(checkout: Checkout) -> None:
+    code, _ = interrupt_while_building("llama-cpp-python", checkout, signal.SIGTERM, CMAKE_ARGS="-DNEW=1")
+    assert code == 128 + signal.SIGTERM
+    again = checkout.run("run.py")
+    assert json.loads(again.stdout)["built_with"] == ""
+    assert checkout.builds()[0] == "llama-cpp-python"
+
+
+def test_failed_build_shows_the_end_of_the_log_and_what_to_do_and_can_be_repeated(checkout: Checkout) -> None:
+    checkout.outdate()
+    failed = checkout.run("run.py", STUB_FAIL="kvnotes-local")
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert "CMAKE_CXX_COMPILER not set" in failed.stderr
+    assert "sudo apt install build-essential" in failed.stderr
+    assert "setup.log" in failed.stderr
+    assert "Traceback" not in failed.stderr.split("What to do")[1]
+    assert checkout.run("run.py").returncode == 7
+
+
+@posix_only
+def test_two_starts_at_once_set_up_once(checkout: Checkout) -> None:
+    checkout.outdate()
+    checkout.builds()
+    both = [checkout.start("run.py") for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [7, 7], outputs
+    assert checkout.builds().count("kvnotes-local") == 1
+
+
+def test_folder_that_cannot_be_written_is_named(setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file" / ".venv"
+    blocked.parent.write_text("a file where the checkout should be")
+    monkeypatch.setattr(setup, "VENV", blocked)
+    with pytest.raises(setup.SetupError, match=r"cannot write to .*\.venv.*\n.*copy the checkout"):
+        setup.make_venv()
+
+
+def test_python_without_ensurepip_is_told_which_package_is_missing(
+    setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(setup, "find_spec", lambda name: None if name == "ensurepip" else object())
+    with pytest.raises(setup.SetupError, match=r"sudo apt install python3\.\d+-venv"):
+        setup.make_venv()
+
+
+# --- test.py ----------------------------------------------------------------------------------------------------------
+
+
+def test_test_script_installs_the_tools_and_runs_pytest_with_its_arguments(checkout: Checkout, tmp_path: Path) -> None:
+    run = checkout.run("test.py", "-k", "a and b", cwd=tmp_path)
+    assert run.returncode == 5, run.stderr
+    assert json.loads(run.stdout) == {"pytest": ["-k", "a and b"]}
+    before = checkout.log
+    assert checkout.run("test.py").stderr == ""
+    assert checkout.run("run.py").stderr == ""
+    assert checkout.log == before
+
+
+def test_all_checks_run_and_any_failure_counts(setup: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    def ends_with(code: int) -> list[str]:
+        return [sys.executable, "-c", f"print('ran', {code}); raise SystemExit({code})"]
+
+    assert setup.run_all([ends_with(3), ends_with(0)], ends_with(0)) == 3
+    assert setup.run_all([ends_with(0)], ends_with(4)) == 4
+    assert setup.run_all([ends_with(0)], ends_with(0)) == 0
+    assert capfd.readouterr().out.split("\n")[:3] == ["ran 3", "ran 0", "ran 0"]
+
+
+# --- AMX --------------------------------------------------------------------------------------------------------------
+
+AMX_CPU = frozenset({"avx512f", "amx_tile", "amx_int8"})
+
+
+def never(_: list[str]) -> bool | None:
+    raise AssertionError("there was no need to try the compiler")
+
+
+@pytest.fixture
+def compilers(tmp_path: Path) -> dict[str, list[str]]:
+    make_tool(tmp_path, "gcc", "g++ (Debian 12.2.0)\nCopyright (C) 2022 Free Software Foundation, Inc.")
+    make_tool(tmp_path, "clang", "clang version 17.0.6")
+    return {"gcc": [str(tmp_path / "gcc")], "clang": [str(tmp_path / "clang")], "gone": [str(tmp_path / "gone")]}
+
+
+@posix_only
+def test_flags_against_the_amx_crash_come_only_where_a_gcc_is_not_proven_good(
+    setup: Any, compilers: dict[str, list[str]]
+) -> None:
+    no_dse = ("-DCMAKE_C_FLAGS=-fno-dse", "-DCMAKE_CXX_FLAGS=-fno-dse")
+    assert setup.amx_flags(frozenset({"avx2"}), compilers["gcc"], never) == ()
+    assert setup.amx_flags(AMX_CPU, compilers["clang"], never) == ()
+    assert setup.amx_flags(AMX_CPU, compilers["gone"], never) == ()
+    assert setup.amx_flags(AMX_CPU, [], never) == ()
+    assert setup.amx_flags(AMX_CPU, compilers["gcc"], lambda _: True) == ()
+    assert setup.amx_flags(AMX_CPU, compilers["gcc"], lambda _: False) == no_dse
+    assert setup.amx_flags(AMX_CPU, compilers["gcc"], lambda _: None) == no_dse
+
+
+def test_flags_of_the_user_and_against_the_crash_are_joined(setup: Any) -> None:
+    merged = setup.merge_cmake_args(["-DGGML_CUDA=on", *setup.NO_DSE], "-DCMAKE_CXX_FLAGS:STRING='-O2 -g' -DX=1")
+    assert shlex.split(merged) == [
+        "-DGGML_CUDA=on",
+        "-DCMAKE_C_FLAGS=-fno-dse",
+        "-DCMAKE_CXX_FLAGS:STRING=-O2 -g -fno-dse",
+        "-DX=1",
+    ]
+
+
+def test_cpu_flags_are_read_from_cpuinfo(setup: Any, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu amx_tile avx\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    assert setup.cpu_flags(tmp_path / "cpuinfo") == {"fpu", "amx_tile", "avx"}
+    assert setup.cpu_flags(tmp_path / "none") == frozenset()
+
+
+# The probe with ldtilecfg replaced by a copy whose operand declares too few bytes, or all of them.
+EMULATED = """
+static unsigned char stored[64];
+static inline __attribute__((always_inline)) void _tile_loadconfig(const void *config) {
+    __asm__ volatile("leaq %0, %%rsi; leaq %1, %%rdi; movl $64, %%ecx; rep movsb"
+                     : : "m"(*(const @DECLARED@ *)config), "m"(stored) : "rsi", "rdi", "rcx");
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("declared", "flags", "code"), [("long long", [], 3), ("long long", ["-fno-dse"], 0), ("struct whole", [], 0)]
+)
+def test_probe_finds_lost_bytes_and_the_flag_is_the_cure(
+    setup: Any, tmp_path: Path, declared: str, flags: list[str], code: int
+) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None or os.uname().machine != "x86_64":
+        pytest.skip("needs g++ on x86-64")
+    source = setup.AMX_PROBE
+    for old, new in [
+        ("#include <immintrin.h>", "struct whole { char bytes[64]; };\n" + EMULATED.replace("@DECLARED@", declared)),
+        ("static unsigned char stored[64];\n__attribute__", "__attribute__"),
+        ("syscall(SYS_arch_prctl, 0x1023 /* request permission for */, 18 /* tile data */)", "0"),
+        ('"sttilecfg %0" : "=m"(stored)', '"" : "+m"(stored)'),
+    ]:
+        assert old in source
+        source = source.replace(old, new)
+    (tmp_path / "probe.cpp").write_text(source)
+    subprocess.run([compiler, "-O3", *flags, "probe.cpp", "-o", "probe"], cwd=tmp_path, check=True)
+    assert subprocess.run([tmp_path / "probe"], check=False).returncode == code
+
+
+def test_probe_cannot_tell_where_the_cpu_or_the_compiler_fails(setup: Any) -> None:
+    assert setup.probe_amx(["false"]) is None
+    compiler = setup.find_compiler()
+    if compiler and not setup.has_amx(setup.cpu_flags()):
+        assert setup.probe_amx(compiler) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "n_builds", "said"),
+    [([0], 0, ""), ([-11, 0], 1, "building it again"), ([-11, -11], 1, "unused"), ([1], 0, "")],
+)
+def test_kept_wheel_that_crashes_is_built_again_once(
+    checkout: Checkout,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    codes: list[int],
+    n_builds: int,
+    said: str,
+) -> None:
+    setup = load_setup(checkout.root)
+    record = json.loads(setup.BUILD_RECORD.read_text())
+    builds: list[tuple[list[str], dict[str, str]]] = []
+    ended = iter(codes)
+    monkeypatch.setattr(setup, "cpu_flags", lambda: AMX_CPU)
+    monkeypatch.setattr(setup, "run_logged", lambda *_: next(ended))
+    monkeypatch.setattr(setup, "pip", lambda label, arguments, environment: builds.append((arguments, environment)))
+    build = setup.plan_build("cpu", setup.Facts("Linux", "x86_64"), "")
+    setup.check_amx("llama-cpp-python==1", build)
+    assert len(builds) == n_builds
+    assert said in capsys.readouterr().err
+    if builds:
+        assert "-fno-dse" in builds[0][1]["CMAKE_ARGS"]
+        assert "--no-cache-dir" in builds[0][0]
+    setup.check_amx("llama-cpp-python==1", build)  # the iterator is used up: it must not be asked again
+    setup.write_json(setup.BUILD_RECORD, record)
