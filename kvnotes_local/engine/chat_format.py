@@ -136,7 +136,8 @@ def _cut(render: _Render) -> ChatFormat:
         user=Wrapper(user_open, user_close),
         user_open_after_system=system.user_open,
         assistant=Wrapper(assistant_open, assistant_close),
-        generation_open=generation_open or assistant_open,
+        # Templates that know no generation prompt: an opening that is mere white space is the model's own to write.
+        generation_open=generation_open or (assistant_open if assistant_open.strip() else ""),
         default_system=system.default,
         from_template=True,
     )

@@ -41,6 +41,7 @@ from kvnotes_local.engine.rows_transfer import RowsTransfer
 from kvnotes_local.engine.sampling import SamplerChain
 from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
 from kvnotes_local.errors import Cancelled, EngineError
+from kvnotes_local.kv.layout import StateLayout
 
 DEFAULT_N_CTX = 8192
 
@@ -92,6 +93,13 @@ class LlamaEngine:
             self._context, self._transfer, self._classified.model_class, self._stage, self._open_artifact
         )
         self.info = self._describe(fingerprint, self._classified)
+
+    @property
+    def layout(self) -> StateLayout:
+        """How the live cache is laid out. Raises EngineError for a model whose cache is not understood."""
+        if self._classified.layout is None:
+            raise EngineError(f"The cache of {self.info.name} is not understood: {self._classified.reason}")
+        return self._classified.layout
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         return self._model.tokenize(text, special=special)

@@ -75,7 +75,7 @@ def measure_rotation(
     A cached result holds for: the model file, the side of the model's original context length that ``n_ctx`` lies on,
     those overrides, and the version of llama.cpp.
 
-    Raises RotationError if the model keeps recurrent state, or keys that are no rotation of one another, and
+    Raises RotationError if the model keeps recurrent state, or keys that are zero or no rotation of one another, and
     EngineError if llama.cpp cannot make the context or decode.
     """
     if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
@@ -135,6 +135,13 @@ def _fit_model(
 ) -> tuple[StateLayout, list[list[LayerFit]]]:
     with _probing_context(model, n_ctx, positions_per_batch * len(tokens), overrides) as context:
         layout, keys = _probe(model, context, positions, tokens, positions_per_batch)
+    for cache, layers in enumerate(keys):
+        for layer, rows in enumerate(layers):
+            if not rows.any(axis=(0, 2)).all():
+                raise RotationError(
+                    f"{_describe(model)} wrote only zeros as keys of layer {layer} in cache {cache}, so how it turns them "
+                    "cannot be measured. Text for this model has to be read where it stands."
+                )
     shapes = row_shapes(model)
     return layout, [_fit_cache(positions, rows, shapes) for rows in keys]
 

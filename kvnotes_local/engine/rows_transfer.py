@@ -36,18 +36,25 @@ class RowsTransfer:
     def __init__(
         self,
         context: LlamaContext,
-        layout: StateLayout,
+        layout: StateLayout | None,
         rotation: ModelRotation | None,
         spare: int,
         n_swa: int,
         converter: RowConverter,
     ) -> None:
         self._context = context
-        self.layout = layout
+        self._layout = layout
         self._rotation = rotation
         self._spare = spare
         self._n_swa = n_swa
         self._converter = converter
+
+    @property
+    def layout(self) -> StateLayout:
+        """Layout of the live cache. Raises EngineError where it is not understood."""
+        if self._layout is None:
+            raise EngineError("Rows of this model cannot be read one by one.")
+        return self._layout
 
     def read(self, seq: int, start: int, stop: int) -> StateRows:
         """Rows at positions ``start … stop`` of a sequence, those of sliding-window layers complete.

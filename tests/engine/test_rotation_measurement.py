@@ -220,6 +220,19 @@ def test_learned_positions_are_refused_with_the_residual(zoo_directory: Path) ->
     assert "wrong by 0." in str(caught.value) or "wrong by 1" in str(caught.value)
 
 
+def test_keys_that_are_zero_are_refused(zoo_directory: Path) -> None:
+    with loaded(zoo_model("minimax-m3", zoo_directory)) as model, pytest.raises(RotationError, match="only zeros"):
+        measure(model)
+
+
+def test_weights_behind_the_rotation_are_refused(zoo_directory: Path) -> None:
+    with (
+        loaded(zoo_model("hunyuan-dense", zoo_directory)) as model,
+        pytest.raises(RotationError, match=r"wrong by 0\."),
+    ):
+        measure(model)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("mamba", "recurrent"), ("falcon-h1", "hybrid"), ("granitehybrid", "hybrid")]
 )

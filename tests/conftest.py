@@ -1,0 +1,100 @@
+"""Shared parts of the tests: models, engines, and the command line as users run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kvnotes_local.engine.llama_engine import LlamaEngine
+from kvnotes_local.engine.model_files import embedded_model
+from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.kv.layout import GGMLType
+from tests.zoo import zoo_model
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def zoo_directory(pytestconfig: pytest.Config) -> Path:
+    assert pytestconfig.cache is not None
+    return Path(pytestconfig.cache.mkdir("zoo"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    path = embedded_model()
+    assert path is not None, "the embedded model is missing: python3 scripts/test.py installs it"
+    return path
+
+
+@pytest.fixture(scope="session")
+def measurements(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where fingerprints and measured rotations are remembered during one run."""
+    return tmp_path_factory.mktemp("measurements")
+
+
+MakeEngine = Callable[..., LlamaEngine]
+
+
+@pytest.fixture
+def tiny_engine(zoo_directory: Path, measurements: Path) -> Iterator[MakeEngine]:
+    """Makes engines of zoo models: ``tiny_engine("qwen2", kv_type=GGMLType.Q8_0)``; closed after the test."""
+    engines: list[LlamaEngine] = []
+
+    def make(name: str = "llama", *, kv_type: GGMLType = GGMLType.F32, n_ctx: int = 1024, **params: object) -> LlamaEngine:
+        engine = LlamaEngine(
+            zoo_model(name, zoo_directory),
+            EngineParams(n_ctx=n_ctx, type_k=kv_type, type_v=kv_type, n_threads=1, **params),  # type: ignore[arg-type]
+            cache_dir=measurements,
+        )
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def kvnotes(tmp_path: Path) -> Callable[..., Run]:
+    """Runs ``kvnotes`` in a process and a home of its own: ``kvnotes("skills", "list", env={…})``."""
+
+    def run(*args: object, env: dict[str, str] | None = None, timeout: float = 300) -> Run:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        own = {
+            "HOME": str(home),
+            "USERPROFILE": str(home),
+            "KVNOTES_CACHE_DIR": str(tmp_path / "cache"),
+            "KVNOTES_DATA_DIR": str(tmp_path / "data"),
+            "KVNOTES_LOG_DIR": str(tmp_path / "log"),
+            "KVNOTES_CONFIG_DIR": str(tmp_path / "config"),
+        }
+        keep = {key: value for key, value in os.environ.items() if not key.startswith(("KVNOTES", "HF_", "LLAMA_"))}
+        done = subprocess.run(
+            [sys.executable, "-m", "kvnotes_local.cli.main", *map(str, args)],
+            env={**keep, **own, **(env or {})},
+            cwd=home,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Run(done.returncode, done.stdout, done.stderr)
+
+    return run
