@@ -139,7 +139,7 @@ def _fit_model(
         for layer, rows in enumerate(layers):
             if not rows.any(axis=(0, 2)).all():
                 raise RotationError(
-                    f"{_describe(model)} wrote only zeros as keys of layer {layer} in cache {cache}, so how it turns them "
+                    f"{_describe(model)} wrote only zeros as keys of layer {layer} in cache {cache}, so its rotation "
                     "cannot be measured. Text for this model has to be read where it stands."
                 )
     shapes = row_shapes(model)

@@ -26,6 +26,8 @@ def zoo_model(name: str, directory: Path) -> Path:
     path = directory / f"{name}-{_sources_digest()}.gguf"
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
+        for outdated in directory.glob(f"{name}-????????.gguf"):
+            outdated.unlink()
         build_model(path, spec.arch, spec.keys, spec.keep, spec.tensors, seed=zlib.crc32(name.encode()))
     return path
 

@@ -376,6 +376,38 @@ _UNFIT = (
         keep=r"\.bias$",
         notes="the position is added to the input, so keys of different positions are no rotation of one another",
     ),
+    ZooModel(
+        "hunyuan-dense",
+        "hunyuan-dense",
+        "prefill",
+        variant=("key norm behind the rotation",),
+        keys=transformer(),
+        notes="keys are multiplied by weights after they were turned, which a rotation does not undo",
+    ),
+    ZooModel(
+        "minimax-m3",
+        "minimax-m3",
+        "prefill",
+        variant=("sparse attention", "experts"),
+        keys=transformer(
+            n_head=2,
+            attention__indexer__head_count=2,
+            attention__indexer__key_length=64,
+            attention__indexer__top_k=4,
+            attention__indexer__block_size=4,
+            attention__indexer__local_blocks=1,
+            leading_dense_block_count=1,
+            expert_shared_count=1,
+            expert_weights_scale=1.0,
+            expert_weights_norm=True,
+            expert_gating_func=2,
+            expert_shared_feed_forward_length=64,
+            swiglu_clamp_exp=7.0,
+        )
+        | experts(),
+        keep="exp_probs_b",
+        notes="a second cache for the indexer's keys, which short texts leave empty",
+    ),
 )
 
 MODELS: tuple[ZooModel, ...] = (*_LLAMA, *_QWEN, *_GEMMA, *_OTHERS, *_UNFIT)
