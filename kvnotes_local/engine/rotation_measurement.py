@@ -35,7 +35,7 @@ RESIDUAL_LIMIT = 1e-4
 HOPELESS = 0.05
 """Beyond this a residual comes from the model, not from rounding that depends on the batch: nothing else is tried."""
 
-N_TOKENS = 4
+N_TOKENS = 3
 
 # Each at most four times the one before, so that angles can be unwrapped; none a power of two, since rounding is the
 # same at all of these.
@@ -73,7 +73,7 @@ def measure_rotation(
     or speed (``n_threads``, ``n_threads_batch``, ``offload_kqv``).
 
     A cached result holds for: the model file, the side of the model's original context length that ``n_ctx`` lies on,
-    those overrides, and the version of llama.cpp.
+    those overrides, the version of llama.cpp, and the device that holds the cache (a GPU rounds angles differently).
 
     Raises RotationError if the model keeps recurrent state, or keys that are zero or no rotation of one another, and
     EngineError if llama.cpp cannot make the context or decode.
@@ -165,7 +165,7 @@ def _probing_context(model: Any, n_ctx: int, n_tokens: int, overrides: dict[str,
     params = api.llama_context_default_params()
     params.n_ctx = probing_n_ctx(model, n_ctx)
     params.n_batch = params.n_ubatch = params.n_seq_max = n_tokens
-    params.n_threads = params.n_threads_batch = min(os.cpu_count() or 1, 8)
+    params.n_threads = params.n_threads_batch = max(1, min((os.cpu_count() or 1) // 2, 8))
     params.kv_unified = True
     params.type_k = params.type_v = int(GGMLType.F32)
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED

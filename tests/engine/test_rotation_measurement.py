@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kvnotes_local.engine import rotation_measurement
-from kvnotes_local.engine.model_files import DEMO_PACKAGE
+from kvnotes_local.engine.model_files import embedded_model
 from kvnotes_local.engine.rotation_arithmetic import RopeHints, Yarn, angle_error, find_arithmetic, ideal_frequencies
 from kvnotes_local.engine.rotation_fit import RowShape, fit_layer, unwrap
 from kvnotes_local.engine.rotation_measurement import POSITIONS, MeasuredRotation, measure_rotation
@@ -28,12 +28,6 @@ from tests.zoo.loading import loaded
 
 Array = NDArray[np.float64]
 SPECS = {model.name: model for model in ZOO}
-
-
-@pytest.fixture(scope="session")
-def zoo_directory(pytestconfig: pytest.Config) -> Path:
-    assert pytestconfig.cache is not None
-    return Path(pytestconfig.cache.mkdir("zoo"))
 
 
 class Measurements:
@@ -55,7 +49,7 @@ def measure(model: Any, n_ctx: int = 512, **more: Any) -> MeasuredRotation:
 
 
 @pytest.fixture(scope="module")
-def measurements(zoo_directory: Path) -> Measurements:
+def zoo_measurements(zoo_directory: Path) -> Measurements:
     return Measurements(zoo_directory)
 
 
@@ -147,8 +141,8 @@ def test_formulas_are_there_for_every_model_that_can_be_spliced() -> None:
 
 
 @pytest.mark.parametrize("name", FREQUENCIES)
-def test_frequencies_are_those_of_the_architecture(name: str, measurements: Measurements) -> None:
-    measured = measurements[name]
+def test_frequencies_are_those_of_the_architecture(name: str, zoo_measurements: Measurements) -> None:
+    measured = zoo_measurements[name]
     expected = FREQUENCIES[name](SPECS[name])
     assert [len(cache) for cache in measured.rotation.caches] == [len(cache) for cache in expected]
     for cache, expected_cache in zip(measured.rotation.caches, expected, strict=True):
@@ -160,14 +154,14 @@ def test_frequencies_are_those_of_the_architecture(name: str, measurements: Meas
                 assert found == SHAPES[name]
 
 
-def test_head_sizes_may_differ_between_the_caches_of_a_model(measurements: Measurements) -> None:
-    full, sliding = measurements["gemma4"].rotation.caches
+def test_head_sizes_may_differ_between_the_caches_of_a_model(zoo_measurements: Measurements) -> None:
+    full, sliding = zoo_measurements["gemma4"].rotation.caches
     assert [(layer.n_head, layer.head_dim, layer.n_rot) for layer in full] == [(1, 128, 128)]
     assert [(layer.n_head, layer.head_dim, layer.n_rot) for layer in sliding] == [(1, 64, 64)] * 3
 
 
-def test_far_positions_are_probed_where_the_model_was_trained_for_them(measurements: Measurements) -> None:
-    measured = measurements["llama-factors"]
+def test_far_positions_are_probed_where_the_model_was_trained_for_them(zoo_measurements: Measurements) -> None:
+    measured = zoo_measurements["llama-factors"]
     assert measured.max_position == 32749
     assert measured.angle_error < 1e-6
 
@@ -312,11 +306,11 @@ def relative_error(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> f
 
 @pytest.mark.parametrize("name", [*FREQUENCIES])
 def test_first_layer_of_a_text_moves_to_where_llama_cpp_computes_it(
-    name: str, zoo_directory: Path, measurements: Measurements
+    name: str, zoo_directory: Path, zoo_measurements: Measurements
 ) -> None:
     """The first layer's keys depend on token and position alone, so a text read elsewhere shows them moved."""
     tokens, by = list(range(260, 272)), 5000
-    rotation = measurements[name].rotation
+    rotation = zoo_measurements[name].rotation
     with loaded(zoo_model(name, zoo_directory)) as model, Context(model) as context:
         context.decode(tokens, 3)
         before = context.rows()
@@ -333,10 +327,10 @@ def test_first_layer_of_a_text_moves_to_where_llama_cpp_computes_it(
     "name", ["llama", "llama-factors", "llama-linear", "qwen2", "stablelm", "glm4", "gemma3", "granite"]
 )
 def test_all_layers_agree_with_the_shift_of_llama_cpp(
-    name: str, zoo_directory: Path, measurements: Measurements
+    name: str, zoo_directory: Path, zoo_measurements: Measurements
 ) -> None:
     tokens, by = list(range(260, 272)), 1234
-    rotation = measurements[name].rotation
+    rotation = zoo_measurements[name].rotation
     with loaded(zoo_model(name, zoo_directory)) as model, Context(model) as context:
         context.decode(tokens, 7)
         before = context.rows()
@@ -489,15 +483,9 @@ def test_ideal_angles_are_not_taken_for_rounded_ones() -> None:
 
 
 def real_models() -> list[Path]:
-    places = [Path.home() / ".cache" / "kvnotes-eval-models"]
-    try:
-        import importlib.util
-
-        spec = importlib.util.find_spec(DEMO_PACKAGE)
-        places += [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
-    except ImportError:
-        pass
-    return sorted({path.name: path for place in places for path in place.glob("*.gguf")}.values())
+    embedded = embedded_model()
+    fetched = (Path.home() / ".cache" / "kvnotes-eval-models").glob("*.gguf")
+    return sorted({path.name: path for path in (*fetched, *([embedded] if embedded else []))}.values())
 
 
 def slow_if_large(path: Path) -> list[pytest.MarkDecorator]:

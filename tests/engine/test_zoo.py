@@ -20,12 +20,6 @@ MAX_BYTES = 5_000_000
 every_model = pytest.mark.parametrize("spec", ZOO, ids=[model.name for model in ZOO])
 
 
-@pytest.fixture(scope="session")
-def zoo_directory(pytestconfig: pytest.Config) -> Path:
-    assert pytestconfig.cache is not None
-    return Path(pytestconfig.cache.mkdir("zoo"))
-
-
 def tokenize(model: Any, text: str, *, special: bool) -> list[int]:
     vocab = api.llama_model_get_vocab(model)
     data = text.encode()
