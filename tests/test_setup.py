@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from kvnotes_local.errors import KvnotesError
+from kvnotes_local.paths import Paths, ensure_private
+
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals and executable scripts")
 
@@ -553,3 +556,30 @@ def test_kept_wheel_that_crashes_is_built_again_once(
         assert "--no-cache-dir" in builds[0][0]
     setup.check_amx("llama-cpp-python==1", build)  # the iterator is used up: it must not be asked again
     setup.write_json(setup.BUILD_RECORD, record)
+
+
+# --- where files go ---------------------------------------------------------------------------------------------------
+
+
+def test_each_directory_can_be_moved_by_its_variable(tmp_path: Path) -> None:
+    usual = Paths.default({})
+    assert len({usual.data, usual.cache, usual.log, usual.config}) >= 3
+    assert all("kvnotes" in str(path) and path.is_absolute() for path in (usual.data, usual.cache, usual.config))
+    moved = Paths.default({"KVNOTES_CACHE_DIR": str(tmp_path / "c"), "KVNOTES_DATA_DIR": "~/d", "KVNOTES_LOG_DIR": ""})
+    assert moved == Paths(Path.home() / "d", tmp_path / "c", usual.log, usual.config)
+    assert not (tmp_path / "c").exists()  # nothing is made before it is needed
+
+
+@posix_only
+def test_directories_are_made_for_the_user_only_and_left_alone_when_there(tmp_path: Path) -> None:
+    made = ensure_private(tmp_path / "share" / "kvnotes" / "chats")
+    assert [path.stat().st_mode & 0o777 for path in (made, made.parent, made.parent.parent)] == [0o700] * 3
+    made.chmod(0o755)
+    assert ensure_private(made).stat().st_mode & 0o777 == 0o755
+
+
+def test_directory_that_cannot_be_made_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(KvnotesError, match=r"file.* cannot be made: .*KVNOTES_CACHE_DIR"):
+            ensure_private(path)

@@ -140,7 +140,8 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
 
     None means the first one found. Raises ModelError, which names the nearest, when none or several fit.
     """
-    if name_or_path is not None:
+    is_name = any(name_or_path in (model.name, *model.aliases) for model in found)
+    if name_or_path is not None and not is_name:
         path = Path(name_or_path).expanduser()
         if path.exists():
             return _resolve_path(path, found)
@@ -323,10 +324,10 @@ class _Scan:
                 continue
             visited.add(identity)
             found = self._entries(folder)
+            if n_entries + len(found) > MAX_ENTRIES:
+                self.unreadable.append(Unreadable(root, f"only {MAX_ENTRIES:,} of its entries were looked at"))
+                found, pending = found[: MAX_ENTRIES - n_entries], []
             n_entries += len(found)
-            if n_entries > MAX_ENTRIES:
-                self.unreadable.append(Unreadable(root, f"only the first {MAX_ENTRIES:,} entries were looked at"))
-                return
             for entry in found:
                 try:
                     if entry.is_file():
