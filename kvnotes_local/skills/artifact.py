@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,7 +161,8 @@ def read_artifact_meta(path: Path) -> ArtifactMeta:
     Raises:
         ArtifactError: the file is missing or damaged, or newer than this version; the message says what to do.
     """
-    return _read_header(path)[1]
+    with _reading(path) as file:
+        return _read_header(path, file)[1]
 
 
 def open_artifact(
@@ -186,14 +188,13 @@ def open_artifact(
     Raises:
         ArtifactError: what is wrong or does not fit, and what to do about it.
     """
-    header, meta = _read_header(path)
-    _check_expected(path, meta, model_fingerprint, rotation, skill_sha256, llama_cpp_version)
-    try:
-        views = map_tensors(path, header, verify=verify)
-    except ArtifactError as error:
-        raise _error(path, str(error), meta.skill) from error
-    except (OSError, ValueError) as error:
-        raise _error(path, f"cannot be read ({error})", meta.skill) from error
+    with _reading(path) as file:
+        header, meta = _read_header(path, file)
+        _check_expected(path, meta, model_fingerprint, rotation, skill_sha256, llama_cpp_version)
+        try:
+            views = map_tensors(file, header, verify=verify)
+        except ArtifactError as error:
+            raise _error(path, str(error), meta.skill) from error
     artifact = Artifact(path, meta, views)
     if meta.layout is not None:
         _check_positions(path, meta, artifact.rows())
@@ -291,15 +292,23 @@ def _arrays(path: Path, meta: ArtifactMeta, rows: StateRows) -> dict[str, NDArra
     return arrays
 
 
-def _read_header(path: Path) -> tuple[TensorHeader, ArtifactMeta]:
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
+    """The open file: header and data are read from the same one, whatever is renamed to its name meanwhile."""
     try:
-        header = read_tensor_header(path)
-        meta = meta_from_strings(header.metadata)
-        _check_tensors(header, meta)
+        with path.open("rb") as file:
+            yield file
     except FileNotFoundError as error:
         raise _error(path, "does not exist (any more)") from error
     except (OSError, ValueError) as error:
         raise _error(path, f"cannot be read ({error})") from error
+
+
+def _read_header(path: Path, file: BinaryIO) -> tuple[TensorHeader, ArtifactMeta]:
+    try:
+        header = read_tensor_header(file)
+        meta = meta_from_strings(header.metadata)
+        _check_tensors(header, meta)
     except (ArtifactError, LayoutError) as error:
         raise _error(path, str(error)) from error
     return header, meta

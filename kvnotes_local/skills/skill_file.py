@@ -15,7 +15,6 @@ from typing import Any
 
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.frontmatter import (
-    MAX_FRONTMATTER_BYTES,
     FrontmatterError,
     clean,
     normalize,
@@ -141,9 +140,8 @@ def load_summary(path: Path) -> SkillSummary:
         try:
             block, _, body_line = split_frontmatter(normalize(_decode(_read_head(path, _HEAD_BYTES), path)))
         except FrontmatterError:
-            # The usual block is a few hundred bytes; only a long or broken one is read again in full.
-            text = normalize(_decode(_read_head(path, MAX_FRONTMATTER_BYTES + 1024), path))
-            block, _, body_line = split_frontmatter(text)
+            # The usual block is a few hundred bytes; the file is read again only if that one is long or broken.
+            block, _, body_line = split_frontmatter(normalize(_decode(_read(path), path)))
         return _summarize(path.parent, block, body_line)
     except FrontmatterError as error:
         raise SkillError(f"{path} {error}") from error

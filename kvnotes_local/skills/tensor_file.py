@@ -138,19 +138,18 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def read_tensor_header(path: Path) -> TensorHeader:
+def read_tensor_header(file: BinaryIO) -> TensorHeader:
     """Read and check the header: tensors lie in the file in order, without gaps, and have the size of their shape.
 
     Raises:
         OSError: as the file system says.
         ArtifactError: what is wrong, without the file's name and without advice; the caller knows those better.
     """
-    with path.open("rb") as file:
-        file_bytes = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if file_bytes < 10 or not 2 <= length <= min(MAX_HEADER_BYTES, file_bytes - 8):
-            raise ArtifactError(f"is no complete safetensors file ({file_bytes} bytes)")
-        raw = file.read(length)
+    file_bytes = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if file_bytes < 10 or not 2 <= length <= min(MAX_HEADER_BYTES, file_bytes - 8):
+        raise ArtifactError(f"is no complete safetensors file ({file_bytes} bytes)")
+    raw = file.read(length)
     if len(raw) != length:
         raise ArtifactError("was cut short while it was read")
     entries = _parse_json(raw)
@@ -231,16 +230,18 @@ def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 48 for value in values)
 
 
-def map_tensors(path: Path, header: TensorHeader, *, verify: bool = True) -> dict[str, NDArray[np.uint8]]:
-    """Memory-map the file: read-only uint8 (n_bytes,) views by tensor name.
+def map_tensors(file: BinaryIO, header: TensorHeader, *, verify: bool = True) -> dict[str, NDArray[np.uint8]]:
+    """Memory-map the file: read-only uint8 (n_bytes,) views by tensor name, which outlive the closing of ``file``.
+
+    ``file`` has to be the one that the header was read from: under its name there may be another one by now.
 
     Raises:
         OSError: as the file system says.
-        ArtifactError: the file changed since its header was read, or (``verify``) a checksum does not fit.
+        ArtifactError: the file was changed in place since, or (``verify``) a checksum does not fit.
     """
-    whole: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+    whole: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
     if whole.nbytes != header.file_bytes:
-        raise ArtifactError("was replaced while it was read; try again")
+        raise ArtifactError("was changed while it was read")
     views = {name: whole[start : start + header.tensors[name].n_bytes] for name, start in header.starts.items()}
     if verify:
         # zlib releases the interpreter lock; two threads are enough to reach memory speed.

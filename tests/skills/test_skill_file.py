@@ -1,0 +1,326 @@
+"""Reading SKILL.md files."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from skill_samples import simple_skill, write_skill
+
+from kvnotes_local.errors import SkillError
+from kvnotes_local.skills.frontmatter import FrontmatterError, clean, read_frontmatter
+from kvnotes_local.skills.settings import SkillSettings
+from kvnotes_local.skills.skill_file import Skill, load_reference, load_skill, load_summary
+from kvnotes_local.skills.store_type import StoreType
+
+
+def load(tmp_path: Path, text: str | bytes, folder: str = "my-skill") -> Skill:
+    return load_skill(write_skill(tmp_path / folder, text))
+
+
+def test_reads_every_field_of_the_format(tmp_path: Path) -> None:
+    skill = load(
+        tmp_path,
+        """---
+name: my-skill
+description: >
+  Does things.
+  Use when asked.
+license: MIT
+compatibility: Needs nothing
+allowed-tools: Read Bash(git:*) Write
+metadata:
+  author: me
+  version: 1.10
+  kvnotes.pin: true
+  kvnotes.repair: "32"
+  kvnotes.store: q8_0
+model: some-model
+hooks: {before: [a, b]}
+---
+
+# Title
+
+Window: {{window|30 days}}
+""",
+    )
+
+    assert (skill.name, skill.description) == ("my-skill", "Does things. Use when asked.")
+    assert (skill.license, skill.compatibility) == ("MIT", "Needs nothing")
+    assert skill.allowed_tools == ("Read", "Bash(git:*)", "Write")
+    assert skill.metadata["version"] == "1.10"
+    assert skill.settings == SkillSettings(pin=True, repair=32, store=StoreType.Q8_0)
+    assert skill.extra == {"model": "some-model", "hooks": {"before": ["a", "b"]}}
+    assert skill.warnings == ()
+    assert skill.body == "# Title\n\nWindow: {{window|30 days}}"
+    assert (skill.folder / "SKILL.md").read_text().split("\n")[skill.body_line - 1] == "# Title"
+    assert skill.text() == "# Title\n\nWindow: 30 days"
+    assert skill.text({"window": "9"}) == "# Title\n\nWindow: 9"
+    assert skill.fields == {"window": "30 days"}
+
+
+@pytest.mark.parametrize(
+    "name", ["Upper", "with_underscore", "-lead", "trail-", "two--hyphens", "a" * 65, "with space", "é"]
+)
+def test_a_bad_name_warns_and_loads(tmp_path: Path, name: str) -> None:
+    skill = load(tmp_path, f"---\nname: {name}\ndescription: x\n---\nbody", folder=name)
+
+    assert skill.name == name
+    assert any("breaks the rules" in warning for warning in skill.warnings)
+
+
+def test_a_name_that_differs_from_the_folder_warns_and_a_missing_one_is_the_folders(tmp_path: Path) -> None:
+    assert any("folder" in one for one in load(tmp_path, "---\nname: other\ndescription: x\n---\nb").warnings)
+    nameless = load(tmp_path, "---\ndescription: x\n---\nb")
+    assert nameless.name == "my-skill"
+    assert any("name is missing" in one for one in nameless.warnings)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "description:", "description: ''", "description: ~", "description: null", "description: [a]"]
+)
+def test_a_skill_without_description_is_refused_with_advice(tmp_path: Path, line: str) -> None:
+    with pytest.raises(SkillError, match=r"SKILL\.md has no description; add 'description"):
+        load(tmp_path, f"---\nname: my-skill\n{line}\n---\nbody")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("Use when: asked", "Use when: asked"),
+        ("Use when: it's asked\n  and: also then", "Use when: it's asked and: also then"),
+        ("*Important* things", "*Important* things"),
+        ("@team & co", "@team & co"),
+        ("`code` first", "`code` first"),
+        ("%d of them", "%d of them"),
+    ],
+)
+def test_a_description_that_is_no_yaml_is_read_as_meant(tmp_path: Path, written: str, read: str) -> None:
+    skill = load(tmp_path, f"---\nname: my-skill\ndescription: {written}\nmetadata:\n  a: b\n---\nbody")
+
+    assert skill.description == read
+    assert skill.metadata == {"a": "b"}
+    assert len(skill.warnings) == 1
+    assert skill.warnings[0].startswith("description is not valid YAML")
+
+
+def test_long_texts_warn(tmp_path: Path) -> None:
+    skill = load(tmp_path, f"---\nname: my-skill\ndescription: {'x' * 1025}\ncompatibility: {'y' * 501}\n---\nb")
+
+    assert [one.split()[0] for one in skill.warnings] == ["description", "compatibility"]
+    assert len(skill.description) == 1025
+
+
+def test_line_ends_and_byte_order_mark_do_not_matter(tmp_path: Path) -> None:
+    text = "---\nname: my-skill\ndescription: x\n---\n\none\ntwo\n"
+    plain = load(tmp_path, text)
+
+    for other in (text.replace("\n", "\r\n"), text.replace("\n", "\r"), "\ufeff" + text, "\n\n" + text):
+        skill = load(tmp_path, other)
+        assert (skill.name, skill.description, skill.body) == (plain.name, plain.description, "one\ntwo")
+    assert skill.body_line == plain.body_line + 2
+
+
+@pytest.mark.parametrize("data", [b"caf\xe9", b"\xff\xfeh\x00i\x00", b"zero \x00 byte"])
+def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(SkillError, match="save it as UTF-8"):
+        load(tmp_path, b"---\nname: my-skill\ndescription: x\n---\n" + data)
+
+
+def test_sizes_are_limited(tmp_path: Path) -> None:
+    head = "---\nname: my-skill\ndescription: x\n---\n"
+    assert len(load(tmp_path, head + "a" * (1024 * 1024 - len(head))).body) > 1_000_000
+    with pytest.raises(SkillError, match="larger than 1024 KiB"):
+        load(tmp_path, head + "a" * (1024 * 1024 - len(head) + 1))
+    with pytest.raises(SkillError, match="64 KiB"):
+        load(tmp_path, "---\nname: my-skill\ndescription: x\nextra: " + "a" * 65536 + "\n---\nb")
+    with pytest.raises(SkillError, match="64 KiB"):
+        load_summary(write_skill(tmp_path / "s", "---\ndescription: x\nextra: " + "a" * 200_000) / "SKILL.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no frontmatter", "does not start with a '---' line"),
+        ("", "does not start with a '---' line"),
+        ("---\nname: x\ndescription: y\n", "no second '---' line"),
+        ("---\n- a\n- b\n---\nbody", "no 'key: value' lines"),
+        ("---\nname: [x\n---\nbody", "YAML mistake in line"),
+        ('---\nname: x\nextra: "y\n---\nbody', "YAML mistake in line"),
+    ],
+)
+def test_broken_frontmatter_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SkillError, match=message):
+        load(tmp_path, text)
+
+
+def test_yaml_cannot_grow_or_nest(tmp_path: Path) -> None:
+    bomb = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 8)}]\n" for i in range(12)
+    )
+    with pytest.raises(SkillError, match="anchor or alias"):
+        load(tmp_path, f"---\nname: my-skill\ndescription: x\n{bomb}---\nb")
+    for deep in ("[" * 20_000, "{a: " * 10_000, "- " * 20_000, "? " * 20_000):
+        with pytest.raises(SkillError):
+            load(tmp_path, f"---\nname: my-skill\ndescription: x\nextra: {deep}\n---\nb")
+
+
+def test_control_and_direction_characters_do_not_reach_the_screen(tmp_path: Path) -> None:
+    skill = load(tmp_path, '---\nname: "my\\e[31m\\u202eskill"\ndescription: "a\\x07\\nb\\u200f c"\n---\nb')
+
+    assert skill.name == "my[31mskill"
+    assert skill.description == "a b c"
+    assert all(clean(warning) == warning for warning in skill.warnings)
+    assert clean("a\ud800\x9b\u2028b\t c") == "a bc".replace("bc", "b c")
+
+
+def test_settings_that_make_no_sense_warn(tmp_path: Path) -> None:
+    skill = load(
+        tmp_path,
+        "---\nname: my-skill\ndescription: x\nmetadata:\n  kvnotes.pin: maybe\n  kvnotes.repair: -3\n"
+        "  kvnotes.store: q3\n  kvnotes.other: 1\n---\nb",
+    )
+
+    assert skill.settings == SkillSettings()
+    assert len(skill.warnings) == 4
+
+
+def test_an_empty_body_warns(tmp_path: Path) -> None:
+    skill = load(tmp_path, "---\nname: my-skill\ndescription: x\n---\n\n \n")
+
+    assert skill.body == ""
+    assert any("nothing to compile" in one for one in skill.warnings)
+
+
+def test_a_summary_says_the_same_as_the_whole_file(tmp_path: Path) -> None:
+    for folder in (
+        simple_skill(tmp_path / "short"),
+        simple_skill(tmp_path / "long-body", body="é" * 5000),
+        simple_skill(tmp_path / "long-head", description="é" * 5000),
+    ):
+        skill, summary = load_skill(folder), load_summary(folder / "SKILL.md")
+        for key, value in vars(summary).items():
+            assert getattr(skill, key) == value
+
+
+def test_references_are_read_from_inside_the_folder_only(tmp_path: Path) -> None:
+    folder = simple_skill(tmp_path / "my-skill")
+    (folder / "references").mkdir()
+    (folder / "references" / "x.md").write_bytes(b"\xef\xbb\xbfone\r\ntwo")
+    (tmp_path / "secret.md").write_text("secret")
+    (tmp_path / "my-skill-2").mkdir()
+    (tmp_path / "my-skill-2" / "x.md").write_text("secret")
+    skill = load_skill(folder)
+
+    assert load_reference(skill, "references/x.md") == "one\ntwo"
+    assert load_reference(skill, "./references/x.md") == "one\ntwo"
+    for path in (
+        "../secret.md", "references/../../secret.md", "/etc/passwd", str(tmp_path / "secret.md"), "..\\secret.md",
+        "C:\\x",
+        "", ".", "references", "references/none.md", "../my-skill-2/x.md", "references/x.md\0", "a" * 5000,
+    ):  # fmt: skip
+        with pytest.raises(SkillError):
+            load_reference(skill, path)
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink") or os.name == "nt", reason="needs symbolic links")
+def test_links_out_of_the_folder_are_refused_and_links_inside_are_not(tmp_path: Path) -> None:
+    folder = simple_skill(tmp_path / "my-skill")
+    (tmp_path / "secret.md").write_text("secret")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x.md").write_text("secret")
+    (folder / "x.md").write_text("fine")
+    (folder / "inside.md").symlink_to(folder / "x.md")
+    (folder / "link.md").symlink_to(tmp_path / "secret.md")
+    (folder / "refs").symlink_to(tmp_path / "outside")
+    (folder / "loop").symlink_to(folder / "loop")
+    skill = load_skill(folder)
+
+    assert load_reference(skill, "inside.md") == "fine"
+    for path in ("link.md", "refs/x.md"):
+        with pytest.raises(SkillError, match="link out of the skill's folder"):
+            load_reference(skill, path)
+    with pytest.raises(SkillError):
+        load_reference(skill, "loop")
+
+
+YAMLISH_WORDS = [
+    *"ax:'\"[]{}|>%@`\t\r\n\x00\x1b\ufeff\ud800é\u2028",
+    *(
+        "---",
+        "\n---\n",
+        "...",
+        "  ",
+        ": ",
+        " #",
+        "- ",
+        "? ",
+        "<<: ",
+        "&a ",
+        "*a",
+        "!!int ",
+        "!!python/object:os.system ",
+    ),
+    *("name: ", "description: ", "metadata:", "  kvnotes.repair: ", "1e999", "0x" + "f" * 5000, "2026-01-01"),
+]
+YAMLISH = st.lists(st.sampled_from(YAMLISH_WORDS), max_size=40)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(YAMLISH, st.binary(max_size=20), st.booleans())
+@example(["---\ndescription: x\nname: ", "!!timestamp x", "\n---\n"], b"", True)
+def test_whatever_the_file_holds_the_only_error_is_a_skill_error(
+    tmp_path: Path, parts: list[str], tail: bytes, prefixed: bool
+) -> None:
+    text = ("---\nname: my-skill\n" if prefixed else "") + "".join(parts)
+    folder = write_skill(tmp_path / "my-skill", text.encode("utf-8", "surrogatepass") + tail)
+
+    try:
+        skill = load_skill(folder)
+    except SkillError as error:
+        message = str(error)
+    else:
+        message = str(folder)
+        assert clean(skill.name) == skill.name
+        assert skill.description
+        assert load_summary(folder / "SKILL.md").name == skill.name
+        skill.text({"a": "b"})
+    assert message.startswith(str(folder))
+
+
+def test_the_fast_reader_agrees_with_yaml() -> None:
+    """Blocks that the fast path accepts must read as they do with YAML, which an anchor-free comment line forces."""
+    tokens = [
+        *"[]{&*!|>%@`?,=-~:# '\"\\",
+        "a",
+        "b1",
+        "name",
+        "metadata",
+        "null",
+        "1.0",
+        "  ",
+        ": ",
+        " #",
+        "- ",
+        "\n",
+        "\n  ",
+    ]
+    tokens += ["...", "key: v", "\nkey:", "\n  sub: x"]
+    pick = random.Random(7)
+    compared = 0
+    for _ in range(4_000):
+        block = "k: " + "".join(pick.choice(tokens) for _ in range(pick.randrange(1, 12)))
+        try:
+            slow, warnings = read_frontmatter("# the fast path reads no comments\n" + block)
+        except FrontmatterError:
+            with pytest.raises(FrontmatterError):
+                read_frontmatter(block)
+            continue
+        if not warnings:
+            assert read_frontmatter(block)[0] == slow, block
+            compared += 1
+    assert compared > 600

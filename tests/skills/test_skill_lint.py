@@ -1,0 +1,119 @@
+"""Remarks on skills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from skill_samples import simple_skill
+
+from kvnotes_local.skills.lint import Code, lint, lint_library
+from kvnotes_local.skills.skill_file import Skill, load_skill
+
+LONG = "\n\nThis sentence makes the text long enough. " * 20
+
+
+def skill(body: str, name: str = "s") -> Skill:
+    return Skill(name, "What for.", Path(name), body=body + LONG, body_line=6)
+
+
+def codes(body: str) -> list[Code]:
+    return [finding.code for finding in lint(skill(body))]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("See the pdf-forms skill for that.", Code.ELSEWHERE),
+        ("Other skills know more.", Code.ELSEWHERE),
+        ("Use the rules described above.", Code.ELSEWHERE),
+        ("Look at the messages above.", Code.ELSEWHERE),
+        ("The above conversation counts.", Code.ELSEWHERE),
+        ("What was said earlier in this conversation counts.", Code.CHAT),
+        ("Answer the user's last message.", Code.CHAT),
+        ("Keep the language of the previous message.", Code.CHAT),
+        ("Begin with today's weather.", Code.DATE),
+        ("Know the current date.", Code.DATE),
+        ("Offer delivery tomorrow.", Code.DATE),
+        ("Work on $ARGUMENTS.", Code.SUBSTITUTION),
+        ("Open `$ARGUMENTS`.", Code.SUBSTITUTION),
+        ("Copy $1.", Code.SUBSTITUTION),
+        ("```\nrun ${CLAUDE_SKILL_DIR}/x\n```", Code.SUBSTITUTION),
+        ("State: !`git status`", Code.COMMAND),
+        ("Hello {{name}}.", Code.FIELD_DEFAULT),
+        ("Hello {{ name | Ada }}.", Code.FIELD_SPACES),
+        ("Hello {{ name }}.", Code.FIELD_SPACES),
+        ("Hello {{name|a}} and {{name|b}}.", Code.FIELD_CONFLICT),
+        ("Never say <|im_start|>.", Code.MARKUP),
+        ("A zero\u200bwidth space.", Code.INVISIBLE),
+        ("A tag\U000e0041 character.", Code.INVISIBLE),
+    ],
+)
+def test_finds(body: str, code: Code) -> None:
+    findings = lint(skill("# Title\n\n" + body))
+
+    assert [finding.code for finding in findings] == [code]
+    assert findings[0].line in (8, 9)
+    assert findings[0].skill == "s"
+    assert findings[0].message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "The table below lists the fees. Put the title above the figure. Stay below 5 degrees.",
+        "This skill is about skills in general. Improve the skill of the reader.",
+        "It costs $5 or $100 or $1.50 or US$1.",
+        "```python\ntoday = date.today()  # see above, $1 {{ template }}\n```",
+        "`today` is a column, and so is `the user's last message`.",
+        "~~~\n```\ntoday\n~~~",
+        "Hello {{name|Ada}} and {{name}} and \\{{ name }} and ${{ secrets.X }}.",
+        "Two {{first name|a}} {{last name|b}}.",
+        "The last message of the log is printed first.".replace("last message", "final line"),
+    ],
+)
+def test_stays_silent_on(body: str) -> None:
+    assert codes(body) == []
+
+
+def test_a_fence_ends_where_it_ends() -> None:
+    assert codes("````\n```\ntoday\n````\nSay it today.") == [Code.DATE]
+
+
+def test_lengths_are_compared_with_the_context_and_the_window() -> None:
+    def found(n_tokens: int | None = None, n_ctx: int | None = None, n_swa: int | None = None) -> list[Code]:
+        return [one.code for one in lint(skill("Text."), n_tokens=n_tokens, n_ctx=n_ctx, n_swa=n_swa)]
+
+    assert found(n_tokens=20) == [Code.TOO_SHORT]
+    assert found(n_tokens=1000, n_ctx=4096, n_swa=1024) == []
+    assert found(n_tokens=3000, n_ctx=4096) == [Code.CROWDED]
+    assert found(n_tokens=5000, n_ctx=4096, n_swa=512) == [Code.TOO_LONG, Code.WINDOW]
+    assert found(n_tokens=5000, n_ctx=0, n_swa=0) == []
+    assert found(n_ctx=100) == [Code.TOO_LONG]
+    assert "about " in lint(skill("Text."), n_ctx=100)[0].message
+
+
+def test_warnings_of_the_format_are_findings_too(tmp_path: Path) -> None:
+    findings = lint(load_skill(simple_skill(tmp_path / "s", name="Bad_Name", body="Text." + LONG)))
+
+    assert [finding.code for finding in findings] == [Code.FORMAT, Code.FORMAT]
+
+
+def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+    folder = simple_skill(tmp_path / "s", body=f"# Title\n{LONG}\nSay it today.")
+
+    (finding,) = lint(load_skill(folder))
+
+    assert (folder / "SKILL.md").read_text().split("\n")[finding.line - 1] == "Say it today."
+
+
+def test_a_field_of_two_skills_needs_one_default() -> None:
+    one, two, three = (
+        skill("{{limit|200}}", "one"),
+        skill("{{limit|300}} {{a|b}}", "two"),
+        skill("{{limit}} {{a|b}}", "three"),
+    )
+
+    assert [finding.code for finding in lint_library([one, two, three])] == [Code.FIELD_CONFLICT]
+    assert "'200' in one, '300' in two" in lint_library([one, two])[0].message
+    assert lint_library([one, three]) == []

@@ -1,0 +1,88 @@
+"""Fields in texts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvnotes_local.skills.template import (
+    FieldPiece,
+    TextPiece,
+    escape_template,
+    field_defaults,
+    parse_template,
+    render,
+    rendered_fields,
+)
+
+BRACES = st.text(alphabet=st.sampled_from("{}|\\$ab1 -_\n\t'."), max_size=40)
+
+
+def test_a_field_has_a_name_and_a_default() -> None:
+    pieces = parse_template("Within {{refund window|30 days}}, not later.")
+
+    assert pieces == [TextPiece("Within "), FieldPiece("refund window", "30 days"), TextPiece(", not later.")]
+    assert render(pieces) == "Within 30 days, not later."
+    assert render(pieces, {"refund window": "{{a|b}} 14 days", "unknown": "x"}) == "Within {{a|b}} 14 days, not later."
+
+
+def test_a_field_without_default_stays_as_written_until_it_is_given_a_value() -> None:
+    pieces = parse_template("Hello {{name}}!")
+
+    assert render(pieces) == "Hello {{name}}!"
+    assert render(pieces, {"name": "Ada"}) == "Hello Ada!"
+    assert parse_template("{{a|}}") == [FieldPiece("a", "")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ name }}", "{{ name | upper }}", "{{name |x}}", "{{name| x}}", "{{name|x }}", "${{ secrets.X }}", "${{a|b}}",
+        "{{1st|x}}", "{{|x}}", "{{}}", "{{a\nb|c}}", "{{a|b\nc}}", "{a|b}", "{{a|b}", "{a|b}}", "{{a|{b}}}",
+        "{{" + "a" * 65 + "|x}}",
+        "{{#each}}", "{{/each}}", "{{> part}}", "{{.Values.x}}", "{% if a %}", "\\", "\\{", "{{a.|x",
+    ],
+)  # fmt: skip
+def test_anything_else_with_braces_stays_text(text: str) -> None:
+    assert parse_template(text) == [TextPiece(text)]
+
+
+def test_backslashes_take_the_meaning_away_only_in_front_of_a_field() -> None:
+    assert render(parse_template(r"\{{a|b}}")) == "{{a|b}}"
+    assert render(parse_template(r"\\{{a|b}}")) == r"\b"
+    assert render(parse_template(r"\\\{{a|b}}")) == r"\{{a|b}}"
+    assert render(parse_template(r"C:\\dir \n \{x}")) == r"C:\\dir \n \{x}"
+
+
+@given(BRACES)
+def test_escaped_text_renders_as_itself(text: str) -> None:
+    pieces = parse_template(escape_template(text))
+
+    assert render(pieces) == text
+    assert not any(isinstance(piece, FieldPiece) for piece in pieces)
+
+
+@given(BRACES)
+def test_pieces_are_never_empty_and_never_adjacent_text(text: str) -> None:
+    pieces = parse_template(text)
+
+    assert all(piece.text for piece in pieces if isinstance(piece, TextPiece))
+    assert not any(isinstance(a, TextPiece) and isinstance(b, TextPiece) for a, b in pairwise(pieces))
+
+
+@given(BRACES, st.dictionaries(st.sampled_from(["a", "b", "ab"]), BRACES))
+def test_spans_point_at_the_values(text: str, values: dict[str, str]) -> None:
+    pieces = parse_template(text + "{{a|x}}" + text)
+    rendered = render(pieces, values)
+
+    spans = rendered_fields(pieces, values)
+
+    assert all(rendered[span.start : span.stop] == span.value for span in spans)
+    assert [span.name for span in spans] == [piece.name for piece in pieces if isinstance(piece, FieldPiece)]
+
+
+def test_the_first_default_counts() -> None:
+    assert field_defaults(parse_template("{{a}} {{b|1}} {{a|2}} {{b|3}}")) == {"a": "2", "b": "1"}
