@@ -78,7 +78,10 @@ def _new_cells(rows: StateRows, to: StateLayout, rotation: ModelRotation, positi
     cells = []
     for at, (cache, layout) in enumerate(zip(rows.caches, to.caches, strict=True)):
         old = cache.pos.astype(np.int64)
-        new = old + int(positions) if isinstance(positions, int | np.integer) else np.asarray(positions[at]).astype(np.int64)
+        if isinstance(positions, int | np.integer):
+            new = old + int(positions)
+        else:
+            new = np.asarray(positions[at]).astype(np.int64)
         if new.shape != old.shape:
             raise LayoutError(f"cache {at}: {new.size} new positions for {old.size} cells")
         if new.size and (new[0] < 0 or new[-1] > _MAX_POSITION or (np.diff(new) <= 0).any()):
@@ -158,7 +161,9 @@ def _convert(
             else:
                 jobs.append(job)
         if jobs and len(cache.pos):
-            _run(jobs, kinds, cache.pos, cells[at].pos, converter)
+            # NaN and infinities are for validate_state to report; here they would only litter the terminal.
+            with np.errstate(all="ignore"):
+                _run(jobs, kinds, cache.pos, cells[at].pos, converter)
 
 
 def _jobs(

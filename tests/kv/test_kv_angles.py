@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from fractions import Fraction
 
 import ggml_oracle
 import numpy as np
@@ -145,24 +146,22 @@ def test_the_scale_from_pair_to_pair_is_the_one_powf_gives() -> None:
 
 
 def test_fused_products_are_rounded_once() -> None:
-    """The emulation against exact rational arithmetic."""
-    from fractions import Fraction
+    """Against exact rational arithmetic, with sums that lie a hair above a float32 midpoint.
 
-    rng = np.random.default_rng(4)
-    n = 400
-    theta = (rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 6, n)).astype(np.float32)
-    mix = rng.uniform(0, 1, n).astype(np.float32)
-    mix[:50] = np.float32(0.5)
-    arithmetic = AngleArithmetic(1.0, 0.3, None, mix, None, Fusion.EXTRAPOLATED)
-    positions = np.array([12345])
-    got = float32_angles(arithmetic, positions, n)[0]
-    theta = np.full(n, np.float32(12345))
-    rest = theta * np.float32(0.3) * (np.float32(1) - mix)
-    for i in range(n):
-        wanted = Fraction(float(theta[i])) * Fraction(float(mix[i])) + Fraction(float(rest[i]))
-        error = abs(Fraction(float(got[i])) - wanted)
-        for other in (np.nextafter(got[i], np.float32(np.inf)), np.nextafter(got[i], np.float32(-np.inf))):
-            assert error <= abs(Fraction(float(other)) - wanted)
+    538,733 · 8,163,685 is 2**42 + 1: added to a number whose last place is worth twice as much, it makes a sum that
+    float64 takes for a tie.
+    """
+    position, mix = 538_733, np.float32(8_163_685 / 2**23)
+    upward = 0
+    for scale in np.linspace(6.1e8, 1.1e9, 40).astype(np.float32):
+        arithmetic = AngleArithmetic(1.0, float(scale), None, np.array([mix]), None, Fusion.EXTRAPOLATED)
+        got = float32_angles(arithmetic, np.array([position]), 1)[0, 0]
+        rest = np.float32(position) * scale * (np.float32(1) - mix)
+        wanted = Fraction(position) * Fraction(float(mix)) + Fraction(float(rest))
+        for other in (np.nextafter(got, np.float32(np.inf)), np.nextafter(got, np.float32(0))):
+            assert abs(Fraction(float(got)) - wanted) < abs(Fraction(float(other)) - wanted)
+        upward += np.float32(float(rest) + float(position) * float(mix)) != got
+    assert upward, "no case in which rounding twice would have gone wrong"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def samples() -> NDArray[np.float32]:
     powers = 2.0 ** rng.integers(-30, 15, (500, N)) * rng.choice([-1, 1], (500, N))
     extremes = [np.zeros((1, N)), np.full((1, N), 65504.0), rng.standard_normal((500, N)) * 1e5]
     tiny = rng.standard_normal((500, N)) * 10.0 ** rng.uniform(-45, -30, (500, 1))
-    parts = [normal, ties, halves, constant, outlier, powers, *extremes, tiny]
+    faint = rng.standard_normal((500, N)) * 10.0 ** rng.uniform(-17, -14, (500, 1))
+    parts = [faint, normal, ties, halves, constant, outlier, powers, *extremes, tiny]
     return np.concatenate(parts).astype(np.float32)
 
 
@@ -115,6 +116,20 @@ def test_nan_and_infinity_stay_visible_and_do_not_spread_to_other_blocks(type: G
     rest = np.ones(N, bool)
     rest[block] = False
     np.testing.assert_array_equal(codec.dequantize(clean)[:, rest], spoilt[:, rest])
+
+
+@pytest.mark.parametrize("type", list(GGMLType), ids=lambda t: t.name)
+def test_finite_is_said_of_exactly_the_bytes_that_decode_to_finite_numbers(type: GGMLType) -> None:
+    codec = block_type(type)
+    rng = np.random.default_rng(8)
+    rows = rng.integers(0, 256, (600, codec.type_size), dtype=np.uint8)
+    for byte in range(min(4, codec.type_size)):
+        rows[100 * byte : 100 * byte + 100, byte] = 0x7C
+    for byte in range(1, min(4, codec.type_size), 2):
+        rows[400 + 50 * byte : 450 + 50 * byte, byte] = 0xFF
+    said = [codec.all_finite(row) for row in rows]
+    assert said == np.isfinite(codec.dequantize(rows)).all(axis=1).tolist()
+    assert len(set(said)) == 2
 
 
 @pytest.mark.parametrize("type", QUANTIZED, ids=lambda t: t.name)

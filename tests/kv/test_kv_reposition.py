@@ -70,8 +70,16 @@ def test_moved_keys_are_the_ones_ggml_computes_at_the_new_position(pairing: Pair
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_distance_zero_copies_bit_by_bit(name: str) -> None:
+    """Whatever the bytes mean, NaN and negative zero included."""
     layout = LAYOUTS[name]
-    rows = random_rows(layout, (7, 5, 3)[: len(layout.caches)])
+    rng = np.random.default_rng(0)
+
+    def noise(rows: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
+        return None if rows is None else rng.integers(0, 256, rows.shape, dtype=np.uint8)
+
+    sample = random_rows(layout, (7, 5, 3)[: len(layout.caches)])
+    caches = tuple(replace(c, k=tuple(map(noise, c.k)), v=tuple(map(noise, c.v))) for c in sample.caches)  # type: ignore[arg-type]
+    rows = StateRows(layout, caches)
     moved = reposition(rows, layout, rotation_for(layout), 0)
     assert_same_rows(moved, rows)
     assert reposition_into(rows, layout, rotation_for(layout), 0, seq_id=3) == write_state(rows, 3)
@@ -136,6 +144,19 @@ def test_a_stored_hadamard_is_undone() -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_only_the_type_changes_where_both_sides_have_the_same_hadamard() -> None:
+    described = StateLayout((cache(2, Q8, Q8, 128, k_hadamard=128, v_hadamard=64),))
+    rows = random_rows(described, (9,))
+    wider = reposition(rows, with_hadamard_kept(described, F32), rotation_for(described), 0)
+    np.testing.assert_array_equal(decoded(wider), decoded(rows))
+
+
+def with_hadamard_kept(layout: StateLayout, type: GGMLType) -> StateLayout:
+    plain = with_types(layout, type, type).caches
+    blocks = [(c.k_hadamard, c.v_hadamard) for c in layout.caches]
+    return StateLayout(tuple(replace(c, k_hadamard=k, v_hadamard=v) for c, (k, v) in zip(plain, blocks, strict=True)))
+
+
 def test_q8_0_artifacts_move_too() -> None:
     rows = random_rows(LAYOUTS["Q8_0"], (9,))
     rotation = rotation_for(rows.layout)
@@ -174,6 +195,22 @@ def test_layers_with_different_rotations_keep_theirs() -> None:
         wanted = rotate(keys, layer, angles(layer, np.array([17])))
         np.testing.assert_array_equal(moved.caches[0].k[number].view(np.float32), wanted)
     np.testing.assert_array_equal(moved.caches[0].k[1], rows.caches[0].k[1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_bad_number_stays_in_its_own_layer_and_cell() -> None:
+    layout = StateLayout((cache(2, F32, F32),))
+    base = rotation_for(layout).caches[0][0]
+    partial = replace(base, n_rot=16, frequencies=base.frequencies[:8])
+    rows = random_rows(layout, (6,))
+    bad = rows.caches[0].k[0].copy()
+    bad.view(np.float32)[2, :] = np.inf
+    spoilt = StateRows(layout, (replace(rows.caches[0], k=(bad, rows.caches[0].k[1])),))
+    rotation = ModelRotation(((base, partial),))
+    moved = reposition(spoilt, layout, rotation, 17).caches[0]
+    clean = reposition(rows, layout, rotation, 17).caches[0]
+    np.testing.assert_array_equal(moved.k[1], clean.k[1])
+    np.testing.assert_array_equal(np.delete(moved.k[0], 2, axis=0), np.delete(clean.k[0], 2, axis=0))
 
 
 @settings(max_examples=40, deadline=None)
