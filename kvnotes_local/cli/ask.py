@@ -36,6 +36,7 @@ def ask(
     set_field: Annotated[
         list[str] | None, typer.Option("--set", help="FIELD=VALUE: value of a skill's field; repeatable.")
     ] = None,
+    read_skills: Annotated[bool, typer.Option("--read-skills", help="Let the model read skills instead of splicing.")] = False,
     repair: RepairOption = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 always takes the likeliest token.")] = 0.0,
@@ -53,7 +54,7 @@ def ask(
     """Ask one question, with skills spliced in front of it."""
     output = Output(as_json, quiet)
     options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
-    run_ask(output, options, text, skill or [], fields(set_field or []), system, repair, max_tokens, temperature, seed, skills_dir or [])
+    run_ask(output, options, text, skill or [], fields(set_field or []), system, read_skills, repair, max_tokens, temperature, seed, skills_dir or [])
 
 
 def run_ask(
@@ -63,6 +64,7 @@ def run_ask(
     skills: list[str],
     values: dict[str, str],
     system: str | None,
+    read_skills: bool,
     repair: int | None,
     max_tokens: int,
     temperature: float,
@@ -75,10 +77,16 @@ def run_ask(
     from kvnotes_local.notebook.notebook import Notebook
 
     with open_session(options, output, skills_dirs=skills_dirs) as session:
-        notebook = Notebook(session.engine, library=session.library, compiler=session.compiler, system=system)
+        notebook = Notebook(
+            session.engine,
+            library=session.library,
+            compiler=session.compiler,
+            system=system,
+            on_notice=output.note,
+        )
         for name in skills:
             with compile_progress(output, f"Compiling {name}") as progress:
-                notebook.splice(name, repair=repair, values=values, progress=progress)
+                notebook.splice(name, repair=repair, values=values, read=read_skills, progress=progress)
         reply = notebook.ask(
             text,
             sampling=Sampling(temperature=temperature, seed=seed),

@@ -78,10 +78,11 @@ def demo(
             question, max_tokens=ANSWER_TOKENS, on_text=lambda piece: output.text(piece, end=""), keep_logits=True
         )
         output.text("\n")
-        n_answer = len(notebook.tokens) - reply.segment.n_tokens + reply.segment.content_start
+        tokens = notebook.tokens
+        n_answer = len(tokens) - reply.segment.n_tokens + reply.segment.content_start
         output.text("The same question again with the skill read by the model, for comparison …")
-        sides = compare_with_recompute(session.engine, notebook.tokens, n_before, n_answer, reply)
-        notebook.close()
+        notebook.close()  # the context need not hold both
+        sides = compare_with_recompute(session.engine, tokens, n_before, n_answer, reply)
 
     output.text()
     splice, recompute = sides.splice, sides.recompute

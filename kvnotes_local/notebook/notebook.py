@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.chat_format import Wrapper
-from kvnotes_local.engine.protocol import Engine, Generation, Progress, Sampling, StopReason
+from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progress, Sampling, StopReason
 from kvnotes_local.engine.turns import TurnTokenizer
 from kvnotes_local.errors import EngineError, SkillError
 from kvnotes_local.notebook.plan import PlanBuilder
@@ -40,7 +39,7 @@ class Reply:
 class Notebook:
     """A chat. The segments are the truth; the engine's sequence holds a prefix of their tokens (``check`` verifies it).
 
-    ``compiler`` and ``library`` are needed for skills only. Every change either succeeds as a whole or leaves the chat as it
+    ``compiler`` and ``library`` are needed for skills only. ``on_notice`` is told in a sentence what users should know. Every change either succeeds as a whole or leaves the chat as it
     was.
     """
 
@@ -51,7 +50,9 @@ class Notebook:
         library: SkillLibrary | None = None,
         compiler: SkillCompiler | None = None,
         system: str | None = None,
+        on_notice: OnText | None = None,
     ) -> None:
+        self._notice = on_notice or (lambda text: None)
         self._engine = engine
         self._library = library
         self._compiler = compiler
@@ -105,12 +106,14 @@ class Notebook:
         *,
         repair: int | None = None,
         values: Mapping[str, str] | None = None,
+        read: bool = False,
         progress: Progress | None = None,
     ) -> Segment:
         """Put a skill at the end of the chat: its rows come from its artifact, which is compiled first if need be.
 
-        ``repair``: tokens at the seam to compute on the real prefix. A skill that is in the chat already stays where it is.
-        Raises SkillError, ArtifactError, EngineError.
+        ``repair``: tokens at the seam to compute on the real prefix. ``read``: let the model read the skill instead; models of
+        class prefix-only do so wherever they cannot restore a state, and ``on_notice`` is told. A skill that is in the chat
+        already stays where it is. Raises SkillError, ArtifactError, EngineError.
         """
         for segment in self.segments:
             if segment.kind is Kind.SKILL and segment.name == name:
@@ -118,11 +121,33 @@ class Notebook:
         if self._library is None or self._compiler is None:
             raise SkillError("This notebook was made without a skill library, so it cannot splice.")
         skill = self._library.get(name)
-        compiled = self._compiler.compile(skill, wrapper=self._skill_wrapper(), values=values, progress=progress)
+        wrapper = self._turns.format.skill
+        tokens = tuple(self.tokens)
+        prefix_only = self._engine.info.model_class is ModelClass.PREFIX_ONLY
+        if prefix_only and not read and any(segment.kind is not Kind.SYSTEM for segment in self.segments):
+            self._notice(
+                f"{self._engine.info.name} can take in a compiled skill at the start of a chat only "
+                f"({self._engine.info.class_reason}); {name} is read now."
+            )
+            read = True
+        plan = PlanBuilder(self.n_cached)
+        if read:
+            turn = self._compiler.turn(skill, wrapper=wrapper, values=values)
+            segment = make_segment(Kind.SKILL, turn, skill.text(values), name)
+            plan.keep(0, tokens).decode(segment.tokens)
+            self._apply(plan, (*self.segments, segment), progress=progress)
+            return segment
+        compiled = self._compiler.compile(
+            skill, wrapper=wrapper, values=values, behind=tokens if prefix_only else None, progress=progress
+        )
+        if prefix_only:
+            segment = _skill_segment(compiled, 0)
+            plan.splice(compiled.path, 0, len(tokens) + compiled.n_tokens)
+            self._apply(plan, (*self.segments, segment), progress=progress)
+            return segment
         k = min(compiled.repair_tokens if repair is None else repair, compiled.n_tokens)
         segment = _skill_segment(compiled, k)
-        plan = PlanBuilder(self.n_cached).keep(0, self.tokens)
-        plan.decode(segment.tokens[:k]).splice(compiled.path, k, compiled.n_tokens)
+        plan.keep(0, tokens).decode(segment.tokens[:k]).splice(compiled.path, k, compiled.n_tokens)
         self._apply(plan, (*self.segments, segment), repaired=k, progress=progress)
         return segment
 
@@ -227,9 +252,6 @@ class Notebook:
         if self.segments and self.segments[-1].kind is Kind.SYSTEM and self.segments[-1].text:
             wrapper = replace(wrapper, open=self._turns.format.user_open_after_system)
         return make_segment(Kind.USER, self._turns.wrap(wrapper, text), text)
-
-    def _skill_wrapper(self) -> Wrapper:
-        return self._turns.format.skill
 
     def _answer_segment(
         self, opening: tuple[int, ...], generation: Generation, text: str, stop_reason: StopReason

@@ -102,14 +102,17 @@ class SkillCompiler:
         *,
         wrapper: Wrapper | None = None,
         values: Mapping[str, str] | None = None,
+        behind: tuple[int, ...] | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> CompiledSkill:
         """The artifact of a skill, made now if it is missing. ``values``: of its fields, else the defaults.
 
+        ``behind``: the beginning of the chat that a whole state (prefix-only models) includes, else the usual one.
+
         Raises SkillError, ArtifactError (also for a model that cannot use artifacts), Cancelled.
         """
-        task = self._task(skill, wrapper, values)
+        task = self._task(skill, wrapper, values, behind)
         if not force and (existing := self._existing(skill, task)) is not None:
             return existing
         made = self._engine.compile(
@@ -149,14 +152,20 @@ class SkillCompiler:
             prefill_tokens_per_second=made.decoded / made.decode_seconds if made.decode_seconds else None,
         )
 
-    def _task(self, skill: Skill, wrapper: Wrapper | None, values: Mapping[str, str] | None) -> _Task:
+    def _task(
+        self,
+        skill: Skill,
+        wrapper: Wrapper | None,
+        values: Mapping[str, str] | None,
+        behind: tuple[int, ...] | None = None,
+    ) -> _Task:
         info = self._engine.info
         if info.model_class is ModelClass.PREFILL:
             raise ArtifactError(f"{info.name} cannot use artifacts: {info.class_reason}")
         wrapper = wrapper or self._turns.format.skill
         text = skill.text(values)
         turn = self.turn(skill, wrapper=wrapper, values=values)
-        leads = self._leads()
+        leads = self._leads() if behind is None else (behind,)
         store = skill.settings.store or self._store_type
         whole = info.model_class is ModelClass.PREFIX_ONLY
         labels = ArtifactLabels(

