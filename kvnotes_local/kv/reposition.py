@@ -61,7 +61,7 @@ def reposition_into(
     converter: RowConverter = NUMPY,
     *,
     seq_id: int = 0,
-) -> bytearray:
+) -> memoryview:
     """The same as ``write_state(reposition(…), seq_id)``, but the rows go straight into the blob."""
     cells = _new_cells(rows, to, rotation, positions)
     blob, targets = allocate_state(to, cells, seq_id)

@@ -59,8 +59,11 @@ def validate_state(blob: Blob, layout: StateLayout, *, n_cells_max: int, check_v
             _check_values(view, cache, scan, f"cache {at}")
 
 
-def write_state(rows: StateRows, seq_id: int = 0) -> bytearray:
-    """The blob that holds ``rows``. Raises LayoutError when rows and their layout do not fit each other."""
+def write_state(rows: StateRows, seq_id: int = 0) -> memoryview:
+    """The blob that holds ``rows``, as writable bytes.
+
+    Raises LayoutError when rows and their layout do not fit each other.
+    """
     check_rows(rows)
     cells = [CacheCells(cache.pos, cache.ext, cache.stream) for cache in rows.caches]
     blob, targets = allocate_state(rows.layout, cells, seq_id)

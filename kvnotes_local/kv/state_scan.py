@@ -101,7 +101,7 @@ def scan_cache(cursor: Cursor, seq_id: int, has_ext: bool, has_values: HasValues
         found = _scan_data(cursor, n_stream, stream, n_cells, spans_cells, has_ext, has_values, where)
     if found is None:
         empty = CacheLayout((), has_ext=has_ext, n_stream=n_stream)
-        return ScannedCache(empty, CacheSpans(0, 0, cursor.at, (), ()))
+        return ScannedCache(empty, CacheSpans(0, 0, cursor.at, cursor.at, (), ()))
     return found
 
 
@@ -147,7 +147,7 @@ def _scan_data(
     v_spans = tuple(None if v is None else v[1] for v in values)
     return ScannedCache(
         CacheLayout(layers, v_trans=bool(v_trans), has_ext=has_ext, n_stream=n_stream),
-        CacheSpans(n_cells, stream, cells_at, tuple(k[1] for k in keys), v_spans),
+        CacheSpans(n_cells, stream, cells_at, cursor.at, tuple(k[1] for k in keys), v_spans),
     )
 
 

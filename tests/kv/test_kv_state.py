@@ -297,7 +297,7 @@ def test_inference_says_what_it_tried() -> None:
     with pytest.raises(
         LayoutError, match=r"tried: .*cache 1 without values, without ext.*cache 0 with values, with ext"
     ):
-        infer_layout(blob + b"\1\0\0\0")
+        infer_layout(bytes(blob) + b"\1\0\0\0")
     with pytest.raises(StateFormatError, match=r"not a llama\.cpp sequence state"):
         infer_layout(bytes(100))
     with pytest.raises(StateFormatError, match="ends early"):
