@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -177,6 +178,22 @@ def test_links_are_not_followed(store: ArtifactStore, tmp_path: Path) -> None:
     assert names(store) == ["real"]
     store.gc(max_bytes=0)
     assert target.exists()
+
+
+def test_files_that_vanish_during_a_listing_are_left_out(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.path_of(put(store))
+    real = os.scandir
+
+    def scandir(folder: Path) -> object:
+        with real(folder) as scan:
+            entries = list(scan)
+        path.unlink(missing_ok=True)
+        return contextlib.nullcontext(entries)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+    assert store.list() == ()
+    assert store.total_bytes() == 0
 
 
 BUSY = """

@@ -221,7 +221,8 @@ def test_references_are_read_from_inside_the_folder_only(tmp_path: Path) -> None
     for path in (
         "../secret.md", "references/../../secret.md", "/etc/passwd", str(tmp_path / "secret.md"), "..\\secret.md",
         "C:\\x",
-        "", ".", "references", "references/none.md", "../my-skill-2/x.md", "references/x.md\0", "a" * 5000,
+        "", ".", "references", "references/../SKILL.md",
+        "references/none.md", "../my-skill-2/x.md", "references/x.md\0", "a" * 5000,
     ):  # fmt: skip
         with pytest.raises(SkillError):
             load_reference(skill, path)
