@@ -324,12 +324,8 @@ def build_llama(requirement: str, build: Build, *, again: bool = False) -> None:
     if build.nvcc:  # CMake looks for it on the PATH only
         environment["CUDACXX"] = os.environ.get("CUDACXX", build.nvcc)
     fresh = ["--no-cache-dir", "--no-binary", "llama-cpp-python"] if again or not build.plain else []
-    label = (
-        "building llama.cpp for this machine"
-        if fresh
-        else "installing llama.cpp (built here unless pip has it already)"
-    )
-    pip(f"{label}, about 5 minutes", ["install", "--no-deps", "--force-reinstall", *fresh, requirement], environment)
+    label = "building llama.cpp (about 5 minutes)" if fresh else "installing llama.cpp (5 minutes unless pip has it)"
+    pip(label, ["install", "--no-deps", "--force-reinstall", *fresh, requirement], environment)
     write_json(BUILD_RECORD, {**record, "cmake_args": build.cmake_args})
 
 
@@ -496,7 +492,8 @@ def run_logged(label: str, command: Sequence[str], environment: Mapping[str, str
 def show_alive(label: str, elapsed: float, on_terminal: bool) -> None:
     minutes, seconds = divmod(int(elapsed), 60)
     if on_terminal:
-        sys.stderr.write(f"\r{label} … {minutes}:{seconds:02d} ")
+        line = f"{label} … {minutes}:{seconds:02d} "
+        sys.stderr.write("\r" + line[: shutil.get_terminal_size().columns - 1])  # one that wraps cannot be rewritten
         sys.stderr.flush()
     else:
         say(f"{label} …" + (f" {minutes}:{seconds:02d}" if elapsed >= 1 else ""))

@@ -58,6 +58,10 @@ def crafted(path: Path, pairs: bytes, *, n_pairs: int, n_tensors: int = 0, versi
     return path
 
 
+def number(key: str, value: int) -> bytes:
+    return text(key) + struct.pack("<II", 4, value)
+
+
 ARCH = text("general.architecture") + struct.pack("<I", 8) + text("llama")
 
 
@@ -227,15 +231,22 @@ def test_missing_files_folders_and_pipes_are_refused(tmp_path: Path) -> None:
             read_gguf_header(tmp_path / "pipe.gguf")
 
 
+def test_the_number_of_entries_is_bounded(tmp_path: Path) -> None:
+    pairs = ARCH + b"".join(number(f"k{i}", i) for i in range(1 << 16))
+    with pytest.raises(ModelError, match="65,537 metadata entries"):
+        read_gguf_header(crafted(tmp_path / "many.gguf", pairs, n_pairs=(1 << 16) + 1))
+
+
+def test_a_guessed_file_type_counts_too(tmp_path: Path) -> None:
+    path = crafted(tmp_path / "g.gguf", ARCH + number("general.file_type", 1024 + 7), n_pairs=2)
+    assert read_gguf_header(path).quantization == "Q8_0"
+
+
 def test_entry_of_the_wrong_type_is_named(tmp_path: Path) -> None:
     pairs = ARCH + text("llama.context_length") + struct.pack("<I", 8) + text("many")
     header = read_gguf_header(crafted(tmp_path / "typed.gguf", pairs, n_pairs=2))
     with pytest.raises(ModelError, match=r"llama\.context_length is 'many'"):
         _ = header.context_length
-
-
-def number(key: str, value: int) -> bytes:
-    return text(key) + struct.pack("<II", 4, value)
 
 
 def test_parts_of_a_split_model_are_recognised(tmp_path: Path) -> None:

@@ -155,12 +155,20 @@ def test_a_file_with_several_names_is_listed_once_and_known_by_all(home: Path) -
     assert resolve_model("mistral:latest", models) is models[0]
 
 
-def test_links_in_a_circle_end(home: Path) -> None:
+def test_links_in_a_circle_end_and_each_folder_is_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = home / ".lmstudio/models"
     make_model(folder / "a/model.gguf")
     (folder / "a/up").symlink_to(folder)
     (folder / "self").symlink_to(folder / "self")
+    scandir, read = os.scandir, []
+
+    def count(path: Path) -> object:
+        read.append(Path(path).resolve())
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", count)
     assert list(found(home)) == ["model"]
+    assert read.count(folder / "a") == 1
 
 
 def test_folders_that_cannot_be_read_are_reported_and_the_rest_is_found(
@@ -244,6 +252,7 @@ NAMES = ("SmolLM2-135M", "SmolLM2-360M", "Qwen2.5-1.5B-Q4", "qwen2.5-1.5b-q4", "
         ("smollm2-360m", "SmolLM2-360M"),
         ("qwen2.5-1.5b-q4", "qwen2.5-1.5b-q4"),
         ("gemma-3-270m", "gemma-3-270m"),
+        ("GEMMA-3-270M", "gemma-3-270m"),
         ("SMOLLM2-1", "SmolLM2-135M"),
         ("360", "SmolLM2-360M"),
         ("-it", "gemma-3-270m-it"),
