@@ -5,6 +5,8 @@ Mirrors src/llama-kv-cache.cpp (``ggml_gen_hadamard``, ``build_input_k_rot``, ``
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,38 +23,39 @@ def check_block(block: int, n_embd: int) -> None:
         raise LayoutError(f"a Hadamard block of {block} elements does not fit rows of {n_embd} elements")
 
 
-def _sylvester(n: int) -> NDArray[np.float32]:
-    matrix = np.ones((1, 1), np.float32)
+@cache
+def _sylvester(n: int, block: int) -> NDArray[np.float32]:
+    """Sylvester's matrix of size n, divided by sqrt(block)."""
+    matrix = np.full((1, 1), np.float32(1) / np.sqrt(np.float32(block)), np.float32)
     while len(matrix) < n:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    matrix /= np.sqrt(np.float32(n))
     return matrix
 
 
-_MATRICES = {1 << i: _sylvester(1 << i) for i in range(1, 7)}
-_HALVING = np.sqrt(np.float32(0.5))
+def hadamard_in_buffers(
+    rows: NDArray[np.float32], block: int, spare: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Transform contiguous float32 (m, n) without allocating; ``spare`` is a second array of that shape.
 
-
-def hadamard_into(rows: NDArray[np.float32], block: int, out: NDArray[np.float32]) -> None:
-    """Transform contiguous float32 (m, n) into ``out`` of the same shape, which must not overlap; ``rows`` is spoilt.
-
-    Raises LayoutError when ``block`` is no power of two that divides n.
+    Returns the one of both that holds the result, and the other one, whose content is arbitrary. Raises LayoutError
+    when ``block`` is no power of two that divides n.
     """
     check_block(block, rows.shape[-1])
     if block <= 1:
-        np.copyto(out, rows)
-        return
-    # H(2n) = [[H(n), H(n)], [H(n), -H(n)]] / sqrt(2): additions while they run over long stretches, then one product
-    # with a small matrix, which BLAS does several times faster than numpy can add short stretches.
-    while block > _SMALLEST:
-        half = block // 2
+        return rows, spare
+    # H(2n) = [[H(n), H(n)], [H(n), -H(n)]]: additions while they run over long stretches, then one product with a small
+    # matrix, which BLAS does several times faster than numpy can add short stretches.
+    half = block // 2
+    while half >= _SMALLEST:
         pairs = rows.reshape(-1, 2, half)
-        mixed = out.reshape(-1, 2, half)
+        mixed = spare.reshape(-1, 2, half)
         np.add(pairs[:, 0], pairs[:, 1], out=mixed[:, 0])
         np.subtract(pairs[:, 0], pairs[:, 1], out=mixed[:, 1])
-        np.multiply(out, _HALVING, out=rows)
-        block = half
-    np.matmul(rows.reshape(-1, block), _MATRICES[block], out=out.reshape(-1, block))
+        rows, spare = spare, rows
+        half //= 2
+    size = min(block, _SMALLEST)
+    np.matmul(rows.reshape(-1, size), _sylvester(size, block), out=spare.reshape(-1, size))
+    return spare, rows
 
 
 def hadamard(rows: NDArray[np.float32], block: int) -> NDArray[np.float32]:
@@ -61,9 +64,8 @@ def hadamard(rows: NDArray[np.float32], block: int) -> NDArray[np.float32]:
     The matrix is Sylvester's, divided by sqrt(block). Raises LayoutError when ``block`` is no power of two dividing n.
     """
     source = np.array(rows, dtype=np.float32).reshape(-1, rows.shape[-1])
-    out = np.empty_like(source)
-    hadamard_into(source, block, out)
-    return out.reshape(rows.shape)
+    result, _ = hadamard_in_buffers(source, block, np.empty_like(source))
+    return result.reshape(rows.shape)
 
 
 def expected_hadamard(head_size: int, type: GGMLType, *, values: bool = False, disabled: bool = False) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kvnotes_local.errors import LayoutError, RotationError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.converter import NUMPY, RowConverter
-from kvnotes_local.kv.hadamard import check_block, hadamard_into
+from kvnotes_local.kv.hadamard import check_block, hadamard_in_buffers
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, LayerLayout, StateLayout, StateRows, TensorLayout
 from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, angles, check_rotation
 from kvnotes_local.kv.rotation_json import layer_key
@@ -234,14 +234,10 @@ def _run_chunk(
     undo, redo = job.old_block, job.new_block
     if table is None and undo == redo:
         undo = redo = 0  # the transform is its own inverse
-    if undo > 1:
-        hadamard_into(now, undo, spare)
-        now, spare = spare, now
+    now, spare = hadamard_in_buffers(now, undo, spare)
     if table is not None:
         table.turn(now, spare)
-    if redo > 1:
-        hadamard_into(now, redo, spare)
-        now = spare
+    now, spare = hadamard_in_buffers(now, redo, spare)
     target = job.target[chunk]
     if target.dtype == np.uint8:
         converter.quantize(job.new.type, now, target.view(np.uint8))

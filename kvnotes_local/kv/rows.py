@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvnotes_local.errors import LayoutError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.converter import NUMPY, RowConverter
-from kvnotes_local.kv.hadamard import hadamard_into
+from kvnotes_local.kv.hadamard import hadamard_in_buffers
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, LayerLayout, StateLayout, StateRows, TensorLayout
 from kvnotes_local.kv.state import check_rows, take_cells
 
@@ -133,8 +133,6 @@ def _average(
             converter.dequantize(tensor.type, np.ascontiguousarray(member[start : start + m]), part)
             total += part
         total *= np.float32(1 / len(members))
-        if block > 1:
-            hadamard_into(total, block, part)
-            total = part
+        total, part = hadamard_in_buffers(total, block, part)
         converter.quantize(GGMLType.F16, total, out[start : start + m])
     return out
