@@ -54,7 +54,7 @@ def compile_artifact(
         meta = _meta(info, job, len(job.leads[-1]))
         if classified.model_class is ModelClass.PREFIX_ONLY:
             meta = replace(meta, tokens=job.leads[0] + job.tokens, position_start=0)
-            write_state_artifact(job.path, meta, maker.whole_state().data)
+            write_state_artifact(job.path, meta, maker.whole_state())
         else:
             write_artifact(job.path, meta, maker.rows())
     finally:
