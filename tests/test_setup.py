@@ -373,9 +373,10 @@ def test_interrupted_set_up_leaves_no_process_and_goes_on_where_it_was(checkout:
 
 @posix_only
 def test_build_of_llama_cpp_that_was_interrupted_is_not_taken_for_a_finished_one(checkout: Checkout) -> None:
+    before = json.loads((checkout.root / ".venv" / "llama-build.json").read_text())
     code, _ = interrupt_while_building("llama-cpp-python", checkout, signal.SIGTERM, CMAKE_ARGS="-DNEW=1")
     assert code == 128 + signal.SIGTERM
-    again = checkout.run("run.py", "--backend", "cpu")
+    again = checkout.run("run.py", "--backend", before["backend"], CMAKE_ARGS=before["user_cmake_args"])
     assert "-DNEW" not in json.loads(again.stdout)["built_with"]
     assert checkout.builds()[0].startswith("llama-cpp-python")
 
@@ -430,6 +431,9 @@ def test_test_script_installs_the_tools_and_runs_pytest_with_its_arguments(check
     assert checkout.run("test.py").stderr == ""
     assert checkout.run("run.py").stderr == ""
     assert checkout.log == before
+    checkout.outdate()
+    assert "installing" in checkout.run("run.py").stderr
+    assert checkout.run("test.py").stderr == ""  # run.py kept the tools up to date
 
 
 def test_all_checks_run_and_any_failure_counts(setup: Any, capfd: pytest.CaptureFixture[str]) -> None:
