@@ -7,7 +7,9 @@ import unicodedata
 
 # C0 controls except tab and newline, DEL, C1 controls; bidirectional overrides and isolates, which reorder what is read;
 # line and paragraph separators. ESC is a C0 control, so no escape sequence survives.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]")
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 _UNSAFE_IN_LINE = re.compile(_UNSAFE.pattern + "|[\t\n]")
 
 

@@ -47,7 +47,9 @@ def tiny_engine(zoo_directory: Path, measurements: Path) -> Iterator[MakeEngine]
     """Makes engines of zoo models: ``tiny_engine("qwen2", kv_type=GGMLType.Q8_0)``; closed after the test."""
     engines: list[LlamaEngine] = []
 
-    def make(name: str = "llama", *, kv_type: GGMLType = GGMLType.F32, n_ctx: int = 1024, **params: object) -> LlamaEngine:
+    def make(
+        name: str = "llama", *, kv_type: GGMLType = GGMLType.F32, n_ctx: int = 1024, **params: object
+    ) -> LlamaEngine:
         engine = LlamaEngine(
             zoo_model(name, zoo_directory),
             EngineParams(n_ctx=n_ctx, type_k=kv_type, type_v=kv_type, n_threads=1, **params),  # type: ignore[arg-type]

@@ -31,15 +31,21 @@ def register(app: typer.Typer) -> None:
 
 def ask(
     text: Annotated[str, typer.Argument(help="The question.")],
-    skill: Annotated[list[str] | None, typer.Option("--skill", "-s", help="Splice this skill first; repeatable.")] = None,
+    skill: Annotated[
+        list[str] | None, typer.Option("--skill", "-s", help="Splice this skill first; repeatable.")
+    ] = None,
     system: Annotated[str | None, typer.Option("--system", help="System text; default: the model's own.")] = None,
     set_field: Annotated[
         list[str] | None, typer.Option("--set", help="FIELD=VALUE: value of a skill's field; repeatable.")
     ] = None,
-    read_skills: Annotated[bool, typer.Option("--read-skills", help="Let the model read skills instead of splicing.")] = False,
+    read_skills: Annotated[
+        bool, typer.Option("--read-skills", help="Let the model read skills instead of splicing.")
+    ] = False,
     repair: RepairOption = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 always takes the likeliest token.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="0 always takes the likeliest token.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="For temperatures above 0.")] = 0,
     model: ModelOption = None,
     kv_type: KvTypeOption = KvType.F16,
@@ -54,7 +60,20 @@ def ask(
     """Ask one question, with skills spliced in front of it."""
     output = Output(as_json, quiet)
     options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
-    run_ask(output, options, text, skill or [], fields(set_field or []), system, read_skills, repair, max_tokens, temperature, seed, skills_dir or [])
+    run_ask(
+        output,
+        options,
+        text,
+        skill or [],
+        fields(set_field or []),
+        system,
+        read_skills,
+        repair,
+        max_tokens,
+        temperature,
+        seed,
+        skills_dir or [],
+    )
 
 
 def run_ask(

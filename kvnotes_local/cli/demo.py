@@ -90,7 +90,13 @@ def demo(
         ["", "prefilled", "spliced", "repaired", "first token after"],
         [
             ["read the skill", f"{recompute.prefilled:,}", "0", "0", human_ms(recompute.ttft_ms)],
-            ["splice it", f"{splice.prefilled:,}", f"{splice.spliced:,}", f"{splice.repaired:,}", human_ms(splice.ttft_ms)],
+            [
+                "splice it",
+                f"{splice.prefilled:,}",
+                f"{splice.spliced:,}",
+                f"{splice.repaired:,}",
+                human_ms(splice.ttft_ms),
+            ],
         ],
         right=(1, 2, 3, 4),
     )

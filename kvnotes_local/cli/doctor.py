@@ -67,7 +67,9 @@ def _build(options: EngineOptions) -> list[Check]:
 
         description = native.system_info()
     except (PackageNotFoundError, ImportError, OSError) as error:
-        return [Check("llama.cpp", False, f"cannot be loaded: {error}", "pip install --force-reinstall llama-cpp-python")]
+        return [
+            Check("llama.cpp", False, f"cannot be loaded: {error}", "pip install --force-reinstall llama-cpp-python")
+        ]
     checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {description}")]
     model = embedded_model() or next((found.path for found in find_models() if found.header), None)
     if model is not None:

@@ -30,7 +30,9 @@ def register(app: typer.Typer) -> None:
 
 
 def list_models(
-    model: Annotated[list[Path] | None, typer.Option("--model", "-m", help="Also look at this file or folder; repeatable.")] = None,
+    model: Annotated[
+        list[Path] | None, typer.Option("--model", "-m", help="Also look at this file or folder; repeatable.")
+    ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -112,7 +114,9 @@ def info(
         "context": f"{facts.n_ctx:,} tokens here, {facts.n_ctx_train:,} trained"
         + (f", sliding window {facts.n_swa:,}" if facts.n_swa else ""),
         "KV cache": f"{facts.type_k.name}/{facts.type_v.name}, {human_bytes(facts.kv_bytes_per_token)} a token",
-        "chat format": "from the model's template" if chat_format.from_template else "plain (the model has no usable template)",
+        "chat format": "from the model's template"
+        if chat_format.from_template
+        else "plain (the model has no usable template)",
         "skills go in as": "system turns" if chat_format.system_mid_chat else "user turns",
         "fingerprint": facts.fingerprint[:16],
     }

@@ -30,18 +30,23 @@ class KvType(StrEnum):
         return GGMLType[self.name]
 
 
-ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="GGUF file, or the name of a model that was found.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="GGUF file, or the name of a model that was found.")
+]
 KvTypeOption = Annotated[KvType, typer.Option("--kv-type", help="Element type of the live KV cache.")]
 ContextOption = Annotated[int, typer.Option("--n-ctx", min=0, help="Context size in tokens; 0 chooses.")]
 GpuLayersOption = Annotated[int, typer.Option("--n-gpu-layers", help="Layers on the GPU; -1 for all.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="Threads; 0 for one a core.")]
-SkillsDirOption = Annotated[list[Path] | None, typer.Option("--skills-dir", help="Look for skills here first; repeatable.")]
+SkillsDirOption = Annotated[
+    list[Path] | None, typer.Option("--skills-dir", help="Look for skills here first; repeatable.")
+]
 CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Where artifacts and measurements are kept.")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where chats are kept.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
 RepairOption = Annotated[
-    int | None, typer.Option("--repair", min=0, help="Tokens at the seam to compute on the real chat; default: what was measured.")
+    int | None,
+    typer.Option("--repair", min=0, help="Tokens at the seam to compute on the real chat; default: what was measured."),
 ]
 
 

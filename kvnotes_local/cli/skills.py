@@ -55,7 +55,12 @@ def list_skills(
                 "folder": skill.folder,
                 "warnings": skill.warnings,
                 "artifacts": [
-                    {"model": one.meta.model_name, "n_tokens": one.meta.n_tokens, "bytes": one.n_bytes, "path": one.path}
+                    {
+                        "model": one.meta.model_name,
+                        "n_tokens": one.meta.n_tokens,
+                        "bytes": one.n_bytes,
+                        "path": one.path,
+                    }
                     for one in artifacts
                     if one.meta is not None
                 ],
@@ -88,7 +93,9 @@ def compile_skills(
     names: Annotated[list[str] | None, typer.Argument(help="Skills to compile.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every skill that was found.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also those that are up to date.")] = False,
-    store: Annotated[StoreType, typer.Option("--store", help="Element type on disk; q8_0 takes half the space.")] = StoreType.F16,
+    store: Annotated[
+        StoreType, typer.Option("--store", help="Element type on disk; q8_0 takes half the space.")
+    ] = StoreType.F16,
     model: ModelOption = None,
     n_ctx: ContextOption = 0,
     n_gpu_layers: GpuLayersOption = -1,

@@ -16,7 +16,6 @@ from kvnotes_local.engine.rows_transfer import RowsTransfer
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.converter import RowConverter
 from kvnotes_local.kv.layout import CacheLayout, GGMLType, StateLayout, StateRows, TensorLayout
-from kvnotes_local.kv.reposition import reposition
 from kvnotes_local.kv.rows import average_rows
 from kvnotes_local.skills.artifact import ArtifactMeta, StoreType, write_artifact, write_state_artifact
 
@@ -93,7 +92,7 @@ class _Maker:
 
     def whole_state(self) -> memoryview:
         self._decode(self._job.leads[0] + self._job.tokens)
-        return self._context.get_state(0).data
+        return self._context.get_state(0)
 
     def rows(self) -> StateRows:
         """Rows of the job's tokens at the positions that they have behind the last lead; F16, or Q8_0 as the job says."""

@@ -49,7 +49,9 @@ class LlamaContext:
     Raises EngineError when the context cannot be made.
     """
 
-    def __init__(self, model: LlamaModel, params: EngineParams, *, n_seq: int = N_SEQUENCES, abort: AbortFlag | None = None) -> None:
+    def __init__(
+        self, model: LlamaModel, params: EngineParams, *, n_seq: int = N_SEQUENCES, abort: AbortFlag | None = None
+    ) -> None:
         self.model = model
         self.n_seq = n_seq
         self.abort = abort or AbortFlag()
@@ -156,22 +158,22 @@ class LlamaContext:
         """-1 for an empty sequence."""
         return int(api.llama_memory_seq_pos_max(self.memory, seq))
 
-    def get_state(self, seq: int, *, flags: int = 0) -> NDArray[np.uint8]:
-        """The sequence's state blob, uint8 (n_bytes,)."""
+    def get_state(self, seq: int, *, flags: int = 0) -> memoryview:
+        """The sequence's state blob, bytes."""
         size = int(api.llama_state_seq_get_size_ext(self.pointer, seq, flags))
         buffer = np.empty(size, np.uint8)
         pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         written = int(api.llama_state_seq_get_data_ext(self.pointer, pointer, size, seq, flags))
         if written != size:
             raise EngineError(f"llama.cpp wrote {written:,} of {size:,} bytes of a sequence's state.")
-        return buffer
+        return buffer.data
 
-    def set_state(self, seq: int, blob: NDArray[np.uint8], *, flags: int = 0) -> None:
+    def set_state(self, seq: int, blob: memoryview, *, flags: int = 0) -> None:
         """Replace the whole sequence by a state blob that our own writer made or that this context gave out.
 
         Raises ContextFullError where the cells do not fit.
         """
-        pointer = blob.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        pointer = np.frombuffer(blob, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         read = int(api.llama_state_seq_set_data_ext(self.pointer, pointer, blob.nbytes, seq, flags))
         if read != blob.nbytes:
             api.llama_memory_seq_rm(self.memory, seq, -1, -1)

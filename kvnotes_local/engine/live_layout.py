@@ -17,9 +17,9 @@ from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.errors import LayoutError
 from kvnotes_local.kv.block_types import block_type
-from kvnotes_local.kv.state import infer_layout, parse_state
 from kvnotes_local.kv.hadamard import hadamard
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
+from kvnotes_local.kv.state import infer_layout, parse_state
 
 MIN_COSINE = 0.97
 """A Q4_0 row keeps about 0.995 of its direction; an unrelated one about 0."""

@@ -6,7 +6,7 @@ import codecs
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,12 +16,11 @@ import psutil
 from numpy.typing import NDArray
 
 from kvnotes_local.engine import native
-from kvnotes_local.skills.artifact import Artifact, open_artifact
+from kvnotes_local.engine.artifact_compiler import compile_artifact
 from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
 from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
-from kvnotes_local.engine.artifact_compiler import compile_artifact
-from kvnotes_local.engine.ggml_converter import GGMLConverter
 from kvnotes_local.engine.fingerprint import model_fingerprint
+from kvnotes_local.engine.ggml_converter import GGMLConverter
 from kvnotes_local.engine.model import LlamaModel, LoadProgress
 from kvnotes_local.engine.model_class import Classified, classify
 from kvnotes_local.engine.protocol import (
@@ -42,6 +41,8 @@ from kvnotes_local.engine.sampling import SamplerChain
 from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
 from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.kv.layout import StateLayout
+from kvnotes_local.kv.state import parse_state
+from kvnotes_local.skills.artifact import Artifact, open_artifact
 
 DEFAULT_N_CTX = 8192
 
@@ -130,6 +131,18 @@ class LlamaEngine:
             self._context.abort.clear()
             return self._builder.apply(self._state(seq), parts, logits, progress)
 
+    def check(self, seq: int) -> None:
+        with self._lock:
+            n = len(self._state(seq).tokens)
+            first, last = self._context.first_position(seq), self._context.last_position(seq)
+            if n and self._classified.layout is not None:
+                blob = self._context.get_state(seq)
+                cells = parse_state(blob, self._classified.layout).caches[0].pos
+                if not np.array_equal(cells, np.arange(n)):
+                    raise EngineError(f"Sequence {seq} has {cells.size:,} cells for {n:,} tokens, or at other places.")
+            elif last != n - 1 or (n and first > last):
+                raise EngineError(f"Sequence {seq} ends at position {last:,}, but holds {n:,} tokens.")
+
     def fork(self, seq: int, length: int) -> int:
         with self._lock:
             source = self._state(seq)
@@ -154,7 +167,7 @@ class LlamaEngine:
             return rows
 
     def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation:
-        generation = Generation(iter(()))
+        generation = Generation()
         generation.events = self._generate(self._state(seq), sampling, max_tokens, generation)
         return generation
 
@@ -188,7 +201,7 @@ class LlamaEngine:
 
     def _generate(
         self, state: SequenceState, sampling: Sampling, max_tokens: int, generation: Generation
-    ) -> Iterator[TokenEvent]:
+    ) -> Generator[TokenEvent, None, None]:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         began = time.perf_counter()
         self._context.abort.clear()

@@ -48,7 +48,9 @@ class LlamaModel:
         if not self.pointer:
             if cancelled:
                 raise Cancelled(f"Loading {self.path.name} was cancelled.")
-            reason = next((line for line in reversed(native.recent_log()) if "error" in line.lower()), "no reason given")
+            reason = next(
+                (line for line in reversed(native.recent_log()) if "error" in line.lower()), "no reason given"
+            )
             raise ModelError(
                 f"llama.cpp could not load {self.path}: {reason.strip()}. "
                 "Check that the file is complete and that this llama.cpp knows its architecture."

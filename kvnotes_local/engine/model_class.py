@@ -71,9 +71,7 @@ def classify(
     return Classified(ModelClass.SPLICE, reason, layout, rotation, residual)
 
 
-def _rotation(
-    model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path | None
-) -> tuple[ModelRotation, float]:
+def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path | None) -> tuple[ModelRotation, float]:
     path = None
     if cache_dir is not None:
         original = model.metadata(f"{model.arch}.rope.scaling.original_context_length")

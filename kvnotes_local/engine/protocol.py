@@ -6,7 +6,7 @@ parts from left to right which says for each run of tokens where its rows come f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -172,7 +172,7 @@ class Generation:
     ``n_cached`` of ``tokens`` are in the cache: the last token drawn is not decoded until it is needed.
     """
 
-    events: Iterator[TokenEvent]
+    events: Generator[TokenEvent, None, None] | None = None
     tokens: list[int] = field(default_factory=list)
     n_cached: int = 0
     stop_reason: StopReason | None = None
@@ -180,7 +180,12 @@ class Generation:
     end_token: int | None = None
 
     def __iter__(self) -> Iterator[TokenEvent]:
-        return self.events
+        return iter(()) if self.events is None else self.events
+
+    def close(self) -> None:
+        """End it here; the tokens so far stay."""
+        if self.events is not None:
+            self.events.close()
 
 
 Progress = Callable[[int, int], None]
@@ -254,6 +259,10 @@ class Engine(Protocol):
         self, seq: int, parts: Sequence[Part], *, logits: bool = True, progress: Progress | None = None
     ) -> Applied:
         """Make the sequence what the plan says."""
+        ...
+
+    def check(self, seq: int) -> None:
+        """Verify that the cells of a sequence stand at positions 0 … n - 1. Raises EngineError."""
         ...
 
     def fork(self, seq: int, length: int) -> int:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.errors import EngineError
-from kvnotes_local.kv.state import parse_state
-from kvnotes_local.kv.layout import StateLayout, StateRows
 from kvnotes_local.kv.converter import RowConverter
+from kvnotes_local.kv.layout import StateLayout, StateRows
 from kvnotes_local.kv.reposition import reposition, reposition_into
 from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.kv.rows import concat
+from kvnotes_local.kv.state import parse_state
 
 
 @dataclass
@@ -76,7 +73,9 @@ class RowsTransfer:
             pieces.append(parse_state(blob, self.layout))
             at = end
         rows = concat(pieces) if len(pieces) > 1 else pieces[0]
-        counts = {cache.pos.size for cache, layout in zip(rows.caches, self.layout.caches, strict=True) if layout.layers}
+        counts = {
+            cache.pos.size for cache, layout in zip(rows.caches, self.layout.caches, strict=True) if layout.layers
+        }
         if counts != {stop - start}:
             raise EngineError(
                 f"llama.cpp kept {sorted(counts)} of {stop - start:,} rows; the sliding window has dropped some. "
@@ -92,7 +91,7 @@ class RowsTransfer:
         first = next(int(cache.pos[0]) for cache in rows.caches if cache.pos.size)
         blob = reposition_into(rows, self.layout, self._rotation, start - first, self._converter)
         moved = time.perf_counter()
-        self.restore(np.frombuffer(blob, np.uint8), target, start)
+        self.restore(blob, target, start)
         stats.reposition_seconds += moved - began
         stats.restore_seconds += time.perf_counter() - moved
         stats.bytes_restored += len(blob)
@@ -105,9 +104,9 @@ class RowsTransfer:
 
     def restore_whole(self, state: memoryview, target: int) -> None:
         """Replace a sequence by a whole state (prefix-only models)."""
-        self._context.set_state(target, np.frombuffer(state, np.uint8))
+        self._context.set_state(target, state)
 
-    def restore(self, blob: NDArray[np.uint8], target: int, start: int) -> None:
+    def restore(self, blob: memoryview, target: int, start: int) -> None:
         """Hand a blob of our own writer to llama.cpp: into the spare sequence, from there share the cells."""
         self._context.set_state(self._spare, blob)
         self._context.copy(self._spare, target, start, -1)

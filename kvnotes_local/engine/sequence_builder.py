@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvnotes_local.skills.artifact import Artifact
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.protocol import Applied, Decode, Keep, ModelClass, Part, Progress, Splice
 from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
 from kvnotes_local.errors import ContextFullError, EngineError
 from kvnotes_local.kv.layout import StateRows
 from kvnotes_local.kv.rows import slice_rows
+from kvnotes_local.skills.artifact import Artifact
 
 OpenArtifact = Callable[[Path], Artifact]
 
@@ -138,9 +138,7 @@ class SequenceBuilder:
     def _rebuild_in_place(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
         """Old and new rows do not fit side by side: take the rows to be kept into memory, cut, and put them back."""
         old = tuple(state.tokens)
-        saved = {
-            part: self._transfer.read(state.id, part.start, part.stop) for part in parts if isinstance(part, Keep)
-        }
+        saved = {part: self._transfer.read(state.id, part.start, part.stop) for part in parts if isinstance(part, Keep)}
         self._context.remove(state.id, prefix)
         del state.tokens[prefix:]
         again = _Run(run.logits, run.progress, run.total, done=prefix, reused=prefix, decoded=run.decoded)

@@ -50,7 +50,9 @@ def render_template(
     Raises TemplateError.
     """
     if len(template) > MAX_TEMPLATE_CHARS:
-        raise TemplateError(f"the chat template is {len(template):,} characters long; at most {MAX_TEMPLATE_CHARS:,} are read")
+        raise TemplateError(
+            f"the chat template is {len(template):,} characters long; at most {MAX_TEMPLATE_CHARS:,} are read"
+        )
 
     def refuse(message: str) -> str:
         raise TemplateError(str(message))
@@ -85,7 +87,15 @@ def render_template(
         raise TemplateError(f"the chat template did not finish within {MAX_SECONDS:g} s") from None
     except TemplateError:
         raise
-    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        jinja2.TemplateError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise TemplateError(f"the chat template failed: {error}") from error
 
 

@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progress, Sampling, StopReason
-from kvnotes_local.engine.turns import TurnTokenizer
-from kvnotes_local.errors import EngineError, SkillError
-from kvnotes_local.notebook.plan import PlanBuilder
-from kvnotes_local.notebook.proof import PrefillSpeed, Proof
-from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens, make_segment
-from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler, template_pieces
+from kvnotes_local.engine.protocol import Engine, ModelClass, Progress, Sampling, StopReason
+from kvnotes_local.errors import SkillError, UsageError
+from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
+from kvnotes_local.notebook.chat_cache import ChatCache, ChatState
+from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
+from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
+from kvnotes_local.notebook.listening import OnText, listen
+from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.notebook.segment import Kind, Segment, all_tokens
+from kvnotes_local.notebook.segment_factory import SegmentFactory
+from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
-from kvnotes_local.skills.template import parse_template
 
 DEFAULT_MAX_TOKENS = 512
-
-OnText = Callable[[str], None]
-"""Called with each piece of an answer as it is generated."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer with its proof. ``first_logits``: float32 (n_vocab,) before its first token, where asked for."""
+    """An answer with its proof. ``first_logits``: float32 (n_vocab,) before its first token, where asked for.
+
+    ``edits``: how the fields that were set with AUTO were settled for this question.
+    """
 
     text: str
     proof: Proof
     stop_reason: StopReason
     segment: Segment
     first_logits: NDArray[np.float32] | None = None
+    edits: tuple[EditResult, ...] = ()
 
 
 class Notebook:
-    """A chat. The segments are the truth; the engine's sequence holds a prefix of their tokens (``check`` verifies it).
+    """A chat. The segments are the truth; the engine's sequence holds a beginning of their tokens (``check`` verifies it).
 
-    ``compiler`` and ``library`` are needed for skills only. ``on_notice`` is told in a sentence what users should know. Every change either succeeds as a whole or leaves the chat as it
-    was.
+    >>> notebook = Notebook(engine, library=library, compiler=compiler)
+    >>> notebook.splice("refund-policy")
+    >>> print(notebook.ask("How long is the refund window?").text)
+    >>> notebook.set("refund window", "45 days")
+    >>> print(notebook.ask("And now?").text)
+
+    ``compiler`` and ``library`` are needed for skills only. ``on_notice`` is told in a sentence what users should know.
+    ``values``: of fields in the system text. Every change succeeds as a whole or leaves the chat as it was.
     """
 
     def __init__(
@@ -50,17 +60,19 @@ class Notebook:
         library: SkillLibrary | None = None,
         compiler: SkillCompiler | None = None,
         system: str | None = None,
+        values: Mapping[str, str] | None = None,
         on_notice: OnText | None = None,
     ) -> None:
-        self._notice = on_notice or (lambda text: None)
-        self._engine = engine
+        self.engine = engine
         self._library = library
         self._compiler = compiler
-        self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
-        self._speed = PrefillSpeed()
-        self._cost = Proof()
-        self._seq = engine.new_sequence()
-        self.segments: tuple[Segment, ...] = self._beginning(system)
+        self._notice = on_notice or (lambda text: None)
+        self._factory = SegmentFactory(engine)
+        self._cache = ChatCache(engine)
+        self._done: list[ChatState] = []
+        self._undone: list[ChatState] = []
+        self._unsettled: dict[str, str] = {}
+        self.segments: tuple[Segment, ...] = self._factory.beginning(system, values or {})
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -72,84 +84,83 @@ class Notebook:
     @property
     def n_cached(self) -> int:
         """Tokens whose rows the engine holds; the rest is decoded with the next change."""
-        return len(self._engine.tokens(self._seq))
+        return self._cache.n_cached
 
     @property
     def skills(self) -> tuple[str, ...]:
+        """Names of the skills in the chat."""
         return tuple(segment.name for segment in self.segments if segment.kind is Kind.SKILL)
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """Current value of each field."""
+        return field_values(self.segments)
+
     def check(self) -> None:
-        """Verify that the engine holds a prefix of the chat's tokens. Raises EngineError."""
-        held, tokens = self._engine.tokens(self._seq), self.tokens
-        if list(held) != tokens[: len(held)]:
-            at = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), len(tokens))
-            raise EngineError(f"The engine's cache differs from the chat from token {at:,} on; read the chat again.")
+        """Verify that engine and chat agree. Raises EngineError."""
+        self._cache.check(self.segments)
 
     # -- growing -------------------------------------------------------------------------------------------------------
 
     def say(self, user: str, assistant: str) -> None:
         """Append an exchange as it is, without asking the model."""
-        answer = self._turns.wrap(self._turns.format.assistant, assistant)
-        self.segments += (self._user_segment(user), make_segment(Kind.ASSISTANT, answer, assistant))
+        self._remember()
+        self.segments += (self._factory.user(user, self._last), self._factory.assistant(assistant))
 
     def read(self, *, progress: Progress | None = None) -> None:
         """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
-        self._apply(PlanBuilder(self.n_cached).keep(0, self.tokens), self.segments, progress=progress)
+        self._apply(Draft(self.segments, self.n_cached).keep().change(), progress=progress)
 
     def forget_cost(self) -> None:
         """Let the next proof begin here: what the chat cost so far is not counted in it."""
-        self._cost = Proof()
+        self._cache.cost = Proof()
 
     def splice(
         self,
         name: str,
         *,
+        at: int | None = None,
         repair: int | None = None,
         values: Mapping[str, str] | None = None,
         read: bool = False,
         progress: Progress | None = None,
     ) -> Segment:
-        """Put a skill at the end of the chat: its rows come from its artifact, which is compiled first if need be.
+        """Put a skill into the chat: its rows come from its artifact, which is compiled first if need be.
 
-        ``repair``: tokens at the seam to compute on the real prefix. ``read``: let the model read the skill instead; models of
-        class prefix-only do so wherever they cannot restore a state, and ``on_notice`` is told. A skill that is in the chat
-        already stays where it is. Raises SkillError, ArtifactError, EngineError.
+        ``at``: index of the segment before which it goes, None for the end. What follows is moved, not read again, and
+        counts as stale. ``repair``: tokens at the seam to compute on the real prefix. ``read``: let the model read the skill
+        instead; prefix-only models do so wherever they cannot restore a state, and ``on_notice`` is told. A skill that is
+        in the chat already stays where it is. Raises SkillError, ArtifactError, EngineError.
         """
-        for segment in self.segments:
-            if segment.kind is Kind.SKILL and segment.name == name:
-                return segment
+        present = find_skill(self.segments, name)
+        if present is not None:
+            return self.segments[present]
         if self._library is None or self._compiler is None:
             raise SkillError("This notebook was made without a skill library, so it cannot splice.")
+        place = self._place(at)
         skill = self._library.get(name)
-        wrapper = self._turns.format.skill
-        tokens = tuple(self.tokens)
-        prefix_only = self._engine.info.model_class is ModelClass.PREFIX_ONLY
+        info = self.engine.info
+        prefix_only = info.model_class is ModelClass.PREFIX_ONLY
         if prefix_only and not read and any(segment.kind is not Kind.SYSTEM for segment in self.segments):
             self._notice(
-                f"{self._engine.info.name} can take in a compiled skill at the start of a chat only "
-                f"({self._engine.info.class_reason}); {name} is read now."
+                f"{info.name} can take in a compiled skill at the start of a chat only ({info.class_reason}); "
+                f"{name} is read now."
             )
             read = True
-        plan = PlanBuilder(self.n_cached)
+        draft = Draft(self.segments, self.n_cached)
         if read:
-            turn = self._compiler.turn(skill, wrapper=wrapper, values=values)
-            segment = make_segment(Kind.SKILL, turn, skill.text(values), name)
-            plan.keep(0, tokens).decode(segment.tokens)
-            self._apply(plan, (*self.segments, segment), progress=progress)
-            return segment
-        compiled = self._compiler.compile(
-            skill, wrapper=wrapper, values=values, behind=tokens if prefix_only else None, progress=progress
-        )
-        if prefix_only:
-            segment = _skill_segment(compiled, 0)
-            plan.splice(compiled.path, 0, len(tokens) + compiled.n_tokens)
-            self._apply(plan, (*self.segments, segment), progress=progress)
-            return segment
-        k = min(compiled.repair_tokens if repair is None else repair, compiled.n_tokens)
-        segment = _skill_segment(compiled, k)
-        plan.keep(0, tokens).decode(segment.tokens[:k]).splice(compiled.path, k, compiled.n_tokens)
-        self._apply(plan, (*self.segments, segment), repaired=k, progress=progress)
-        return segment
+            draft.keep(0, place).read(self._factory.read_skill(self._compiler, skill, values)).keep(place)
+        else:
+            behind = tuple(self.tokens) if prefix_only else None
+            compiled = self._compiler.compile(skill, values=values, behind=behind, progress=progress)
+            segment = self._factory.skill(compiled)
+            if behind is not None:
+                draft.restore(segment, compiled.path)
+            else:
+                k = min(compiled.repair_tokens if repair is None else repair, compiled.n_tokens)
+                draft.keep(0, place).splice(segment, compiled.path, k).keep(place)
+        self._change(draft.change(), progress=progress)
+        return self.segments[place]
 
     def ask(
         self,
@@ -166,124 +177,169 @@ class Notebook:
         ``cancel`` on the engine ends the answer early; what was said so far is kept and marked as stopped.
         """
         began = time.perf_counter()
-        question = self._user_segment(text)
-        opening = self._turns.generation_open()
-        plan = PlanBuilder(self.n_cached).keep(0, self.tokens).decode(question.tokens + opening)
-        answer = Segment(Kind.ASSISTANT, opening, content_start=len(opening), content_stop=len(opening))
-        self._apply(plan, (*self.segments, question, answer), logits=True, progress=progress)
-        logits = self._engine.logits(self._seq) if keep_logits else None
-        generation = self._engine.generate(self._seq, sampling or Sampling(), max_tokens)
-        answered, ttft = self._listen(generation, on_text, began)
+        question, opening = self._factory.user(text, self._last), self._factory.opening()
+        edits = self._settle(question, opening) if self._unsettled else ()
+        draft = Draft(self.segments, self.n_cached).keep().read(question).read(opening)
+        self._change(draft.change(), logits=True, progress=progress)
+        logits = self.engine.logits(self._cache.seq) if keep_logits else None
+        generation = self.engine.generate(self._cache.seq, sampling or Sampling(), max_tokens)
+        heard = listen(generation, self._factory.format.stop_texts, on_text)
+        segment = self._factory.answer(opening, generation, heard.text)
+        self.segments = (*self.segments[:-1], segment)
         proof = replace(
-            self._cost,
+            self._cache.cost,
             generated=len(generation.tokens),
-            ttft_ms=ttft * 1e3,
-            recompute_ms=self._speed.milliseconds(len(self.tokens)),
+            ttft_ms=(heard.first_token_at - began) * 1e3,
+            recompute_ms=self._cache.speed.milliseconds(len(self.tokens)),
             tokens_per_second=len(generation.tokens) / generation.seconds if generation.seconds else None,
         )
-        self._cost = Proof()
-        stop_reason = generation.stop_reason or StopReason.STOPPED
-        segment = self._answer_segment(opening, generation, answered, stop_reason)
-        self.segments = (*self.segments[:-1], segment)
-        return Reply(answered, proof, stop_reason, segment, logits)
+        self.forget_cost()
+        return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
+
+    def regenerate(self, **how: object) -> Reply:
+        """Take the last question and its answer back and ask it again. Takes what ``ask`` takes."""
+        if len(self.segments) < 2 or self.segments[-2].kind is not Kind.USER or self._last.kind is not Kind.ASSISTANT:  # type: ignore[union-attr]
+            raise UsageError("The chat does not end with an answer that could be given again.")
+        return self.edit_and_resend(len(self.segments) - 2, self.segments[-2].text, **how)
+
+    def edit_and_resend(self, index: int, text: str, **how: object) -> Reply:
+        """Replace the user turn ``index`` and everything behind it by a new question. Takes what ``ask`` takes."""
+        self._user_turn(index)
+        self._change(Draft(self.segments, self.n_cached).keep(0, index).change())
+        return self.ask(text, **how)  # type: ignore[arg-type]
+
+    # -- editing -------------------------------------------------------------------------------------------------------
+
+    def set(
+        self,
+        name: str,
+        value: str,
+        *,
+        level: EditLevel = EditLevel.FIELD_ERRATUM,
+        window: int = DEFAULT_WINDOW,
+        progress: Progress | None = None,
+    ) -> EditResult:
+        """Give a field another value. With AUTO the level is settled at the next question. Raises UsageError."""
+        if name not in self.fields:
+            known = ", ".join(self.fields) or "it has none"
+            raise UsageError(f"The chat has no field {name!r}. Its fields: {known}.")
+        if level is EditLevel.AUTO:
+            self._unsettled[name] = value
+            return EditResult(name, value, level, 0, 0, "settled at the next question")
+        before = self._cache.cost
+        change = edit_field(self.segments, self.n_cached, self._factory, name, value, level, window)
+        self._change(change, progress=progress)
+        cost = self._cache.cost
+        return EditResult(name, value, level, cost.prefilled - before.prefilled, cost.moved - before.moved, "as asked")
+
+    def drop(self, name: str, *, clean: bool = False, progress: Progress | None = None) -> None:
+        """Take a skill out. Its rows go and the gap closes; since later turns took notes of it, a line says that it no
+        longer applies. ``clean``: what follows is read again instead. Raises UsageError."""
+        index = find_skill(self.segments, name)
+        if index is None:
+            raise UsageError(f"The chat has no skill {name!r}. Its skills: {', '.join(self.skills) or 'none'}.")
+        draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if clean else 0).keep(index + 1)
+        if not clean:
+            draft.read(self._factory.dropped_skill_erratum(name))
+        self._change(draft.change(), progress=progress)
+
+    def edit(self, index: int, text: str, *, recompute: bool = False, progress: Progress | None = None) -> None:
+        """Change the text of the user turn ``index``; what follows is moved and stale, or read again. Raises UsageError."""
+        self._user_turn(index)
+        new = self._factory.user(text, self.segments[index - 1] if index else None)
+        draft = Draft(self.segments, self.n_cached).keep(0, index).read(new).changed(EVERYTHING if recompute else 0)
+        self._change(draft.keep(index + 1).change(), progress=progress)
+
+    def delete(self, index: int, *, recompute: bool = False, progress: Progress | None = None) -> None:
+        """Take segment ``index`` out; what follows is moved and stale, or read again. Raises UsageError."""
+        if not 0 <= index < len(self.segments) or self.segments[index].kind is Kind.SYSTEM:
+            raise UsageError(f"Segment {index} cannot be deleted.")
+        draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if recompute else 0)
+        self._change(draft.keep(index + 1).change(), progress=progress)
+
+    # -- going back ----------------------------------------------------------------------------------------------------
+
+    def undo(self) -> bool:
+        """Take the last change back; False when there is none."""
+        return self._step(self._done, self._undone)
+
+    def redo(self) -> bool:
+        """Make the change that was taken back; False when there is none."""
+        return self._step(self._undone, self._done)
+
+    def fork(self, at: int | None = None) -> Notebook:
+        """A new chat that begins like this one, up to segment ``at`` (None: all of it); cells are shared, not copied."""
+        place = len(self.segments) if at is None else at
+        if not 0 <= place <= len(self.segments):
+            raise UsageError(f"The chat has {len(self.segments)} segments; it cannot be forked at {place}.")
+        twin = Notebook.__new__(Notebook)
+        twin.__dict__.update(self.__dict__)
+        twin.segments = self.segments[:place]
+        length = min(self.n_cached, len(twin.tokens))
+        twin._cache = ChatCache(self.engine, self.engine.fork(self._cache.seq, length))
+        twin._cache.speed = self._cache.speed
+        twin._done, twin._undone, twin._unsettled = [], [], {}
+        return twin
 
     def close(self) -> None:
-        """Give the engine's sequence back."""
-        self._engine.free_sequence(self._seq)
+        """Give the engine's sequences back."""
+        self._cache.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _apply(
-        self,
-        plan: PlanBuilder,
-        segments: tuple[Segment, ...],
-        *,
-        repaired: int = 0,
-        logits: bool = False,
-        progress: Progress | None = None,
-    ) -> None:
-        applied = self._engine.apply(self._seq, plan.parts, logits=logits, progress=progress)
-        self._speed.add(applied.decoded, applied.decode_seconds)
-        self._cost = self._cost.plus(applied, repaired if applied.spliced else 0, is_question=logits)
-        self.segments = segments
+    @property
+    def _last(self) -> Segment | None:
+        return self.segments[-1] if self.segments else None
 
-    def _listen(self, generation: Generation, on_text: OnText | None, began: float) -> tuple[str, float]:
-        """Take in a generation. Returns the text, cut at a stop text, and the seconds to the first token."""
-        stops = self._turns.format.stop_texts
-        text, shown = "", 0
-        first: float | None = None
-        for event in generation:
-            if first is None:
-                first = time.perf_counter() - began
-            text += event.text
-            at = min((found for stop in stops if (found := text.find(stop)) >= 0), default=-1)
-            if at >= 0:
-                text = text[:at]
-                generation.events.close()
-                generation.stop_reason = StopReason.END
-                break
-            safe = len(text) - _held_back(text, stops)
-            if on_text is not None and safe > shown:
-                on_text(text[shown:safe])
-                shown = safe
-        if on_text is not None and len(text) > shown:
-            on_text(text[shown:])
-        return text, first if first is not None else time.perf_counter() - began
+    def _change(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
+        """Apply a change that can be taken back."""
+        state = self._cache.remember(self.segments)
+        try:
+            self._apply(change, logits=logits, progress=progress)
+        except BaseException:
+            self._cache.forget([state])
+            raise
+        self._did(state)
 
-    def _beginning(self, system: str | None) -> tuple[Segment, ...]:
-        chat_format = self._turns.format
-        begin = self._turns.begin()
-        text = chat_format.default_system if system is None else system
-        if chat_format.system is None or not text:
-            return (Segment(Kind.SYSTEM, begin, runs=(Run(len(begin), Freshness.FRESH),)),) if begin else ()
-        turn = self._turns.wrap(chat_format.system, template_pieces(parse_template(text)))
-        shifted = [replace(span, start=span.start + len(begin), stop=span.stop + len(begin)) for span in turn.fields]
-        turn = replace(
-            turn,
-            tokens=begin + turn.tokens,
-            content_start=turn.content_start + len(begin),
-            content_stop=turn.content_stop + len(begin),
-            fields=tuple(shifted),
-        )
-        return (make_segment(Kind.SYSTEM, turn, text),)
+    def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
+        self._cache.apply(change.parts, repaired=change.repaired, is_question=logits, logits=logits, progress=progress)
+        self.segments = change.segments
 
-    def _user_segment(self, text: str) -> Segment:
-        wrapper = self._turns.format.user
-        if self.segments and self.segments[-1].kind is Kind.SYSTEM and self.segments[-1].text:
-            wrapper = replace(wrapper, open=self._turns.format.user_open_after_system)
-        return make_segment(Kind.USER, self._turns.wrap(wrapper, text), text)
+    def _remember(self) -> None:
+        self._did(self._cache.remember(self.segments))
 
-    def _answer_segment(
-        self, opening: tuple[int, ...], generation: Generation, text: str, stop_reason: StopReason
-    ) -> Segment:
-        content = tuple(generation.tokens)
-        if self._turns.format.stop_texts:
-            content = self._tokens_up_to(content, text)
-        tokens = opening + content + self._turns.assistant_close()
-        return Segment(
-            Kind.ASSISTANT,
-            tokens,
-            text=text,
-            content_start=len(opening),
-            content_stop=len(opening) + len(content),
-            runs=(Run(len(tokens), Freshness.FRESH),),
-            stopped=stop_reason is StopReason.STOPPED,
-        )
+    def _did(self, state: ChatState) -> None:
+        self._done.append(state)
+        self._cache.forget(self._undone)
+        self._undone.clear()
 
-    def _tokens_up_to(self, tokens: tuple[int, ...], text: str) -> tuple[int, ...]:
-        """The tokens of an answer that was cut at a stop text: the longest beginning that says no more than ``text``."""
-        for n in range(len(tokens), -1, -1):
-            if text.startswith(self._engine.detokenize(tokens[:n])):
-                return tokens[:n]
-        return ()
+    def _step(self, source: list[ChatState], target: list[ChatState]) -> bool:
+        if not source:
+            return False
+        target.append(self._cache.remember(self.segments))
+        self.segments = self._cache.come_back(source.pop())
+        self._unsettled.clear()
+        return True
 
+    def _settle(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:
+        """Settle the fields that were set with AUTO, now that there is a question to settle them for."""
+        results = []
+        for name, value in self._unsettled.items():
+            auto = AutoEdit(self._cache, self._factory, self.segments)
+            chosen = auto.choose(name, value, question.tokens + opening.tokens)
+            done = self.set(name, value, level=chosen.level)
+            results.append(replace(chosen, decoded=chosen.decoded + done.decoded, moved=done.moved))
+        self._unsettled.clear()
+        return tuple(results)
 
-def _skill_segment(compiled: CompiledSkill, repaired: int) -> Segment:
-    segment = make_segment(Kind.SKILL, compiled.turn, compiled.text, compiled.skill.name)
-    runs = (Run(repaired, Freshness.REPAIRED), Run(compiled.n_tokens - repaired, Freshness.SPLICED))
-    return replace(segment, artifact=compiled.key).with_runs(*runs)
+    def _place(self, at: int | None) -> int:
+        place = len(self.segments) if at is None else at
+        first = 1 if self.segments and self.segments[0].kind is Kind.SYSTEM else 0
+        if not first <= place <= len(self.segments):
+            raise UsageError(f"A skill can stand before segment {first} … {len(self.segments)}, not before {place}.")
+        return place
 
-
-def _held_back(text: str, stops: tuple[str, ...]) -> int:
-    """Characters at the end of ``text`` that may be the beginning of a stop text."""
-    return max((n for stop in stops for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), default=0)
+    def _user_turn(self, index: int) -> Segment:
+        if not 0 <= index < len(self.segments) or self.segments[index].kind is not Kind.USER:
+            raise UsageError(f"Segment {index} is not something that the user said.")
+        return self.segments[index]

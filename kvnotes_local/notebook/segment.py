@@ -47,7 +47,8 @@ class Segment:
 
     ``name``: of the skill, or of the field that an erratum corrects. ``text``: the content as people read it.
     ``content_start … content_stop``: tokens that are not wrapper. ``runs`` cover ``tokens`` in order.
-    ``artifact``: key of the artifact that the rows came from. ``stopped``: the user cut the answer short.
+    ``artifact``: file that the rows came from.
+    ``value``: what an erratum says. ``stopped``: the user cut the answer short.
     """
 
     kind: Kind
@@ -59,6 +60,7 @@ class Segment:
     fields: tuple[FieldSpan, ...] = ()
     runs: tuple[Run, ...] = ()
     artifact: str | None = None
+    value: str = ""
     stopped: bool = False
 
     @property

@@ -83,11 +83,15 @@ class SkillCompiler:
         self._store_type = store_type
         self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
 
-    def turn(self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None) -> TurnTokens:
+    def turn(
+        self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None
+    ) -> TurnTokens:
         """The skill as a turn of this model. Raises SkillError when it is empty."""
         turn = self._turns.wrap(wrapper or self._turns.format.skill, template_pieces(skill.pieces, values))
         if turn.content_start == turn.content_stop:
-            raise SkillError(f"The skill {skill.name} has no text after its frontmatter; write what the model shall know.")
+            raise SkillError(
+                f"The skill {skill.name} has no text after its frontmatter; write what the model shall know."
+            )
         return turn
 
     def find(

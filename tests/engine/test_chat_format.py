@@ -47,7 +47,12 @@ def test_a_chat_put_together_is_the_chat_rendered(template: str) -> None:
 @every_template
 def test_a_chat_with_a_system_text_put_together_is_the_chat_rendered(template: str) -> None:
     pieces = find_chat_format(template, BOS, EOS)
-    chat = [Message("system", "Be brief."), Message("user", "Hello"), Message("assistant", "Hi"), Message("user", "Go on")]
+    chat = [
+        Message("system", "Be brief."),
+        Message("user", "Hello"),
+        Message("assistant", "Hi"),
+        Message("user", "Go on"),
+    ]
     if pieces.system is None:
         with pytest.raises(TemplateError):
             rendered(template, *chat)
@@ -85,7 +90,7 @@ def test_a_broken_template_gives_the_plain_format_and_the_reason(template: str, 
 
 
 def test_a_template_that_never_ends_is_stopped() -> None:
-    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}" + "{% endfor %}" * 3
     began = time.monotonic()
     pieces = find_chat_format(endless, BOS, EOS)
     assert "did not finish" in (pieces.problem or "")

@@ -29,7 +29,9 @@ def keys_and_values(rows: StateRows, cache: int, layer: int) -> tuple[np.ndarray
 
 @pytest.mark.parametrize("kv_type", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kv_type: kv_type.name)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "deepseek2", "qwen2vl"])
-def test_blob_of_a_live_sequence_is_written_back_byte_by_byte(tiny_engine: MakeEngine, name: str, kv_type: GGMLType) -> None:
+def test_blob_of_a_live_sequence_is_written_back_byte_by_byte(
+    tiny_engine: MakeEngine, name: str, kv_type: GGMLType
+) -> None:
     engine = tiny_engine(name, kv_type=kv_type)
     seq = engine.new_sequence()
     engine.apply(seq, [Decode(tuple(engine.tokenize(TEXT)))])

@@ -1,0 +1,110 @@
+"""The engine's side of one chat: its sequence, forks of earlier states for undo, and what changes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvnotes_local.engine.protocol import Applied, Engine, Part, Progress
+from kvnotes_local.errors import ContextFullError, EngineError
+from kvnotes_local.notebook.changes import rebuild
+from kvnotes_local.notebook.proof import PrefillSpeed, Proof
+from kvnotes_local.notebook.segment import Segment, all_tokens
+
+MAX_FORKS = 6
+"""Earlier states kept in the context for undo and redo. They share cells with the present one."""
+
+
+@dataclass
+class ChatState:
+    """Segments, and the sequence that holds a beginning of their tokens; None once it was given up for room."""
+
+    segments: tuple[Segment, ...]
+    seq: int | None
+
+
+class ChatCache:
+    """Keeps one sequence of the engine in step with a chat."""
+
+    def __init__(self, engine: Engine, seq: int | None = None) -> None:
+        self.engine = engine
+        self.seq = engine.new_sequence() if seq is None else seq
+        self.speed = PrefillSpeed()
+        self.cost = Proof()
+        self._forks: list[ChatState] = []
+
+    @property
+    def n_cached(self) -> int:
+        return len(self.engine.tokens(self.seq))
+
+    def apply(
+        self,
+        parts: Sequence[Part],
+        *,
+        repaired: int = 0,
+        is_question: bool = False,
+        logits: bool = False,
+        progress: Progress | None = None,
+    ) -> Applied:
+        """Carry out a plan; where the context is full, earlier states are given up first."""
+        while True:
+            try:
+                applied = self.engine.apply(self.seq, parts, logits=logits, progress=progress)
+                break
+            except ContextFullError:
+                if not self._give_up_oldest():
+                    raise
+        self.speed.add(applied.decoded, applied.decode_seconds)
+        self.cost = self.cost.plus(applied, min(repaired, applied.decoded), is_question=is_question)
+        return applied
+
+    def remember(self, segments: tuple[Segment, ...]) -> ChatState:
+        """The present state, to come back to; costs no cells as long as the present one shares them."""
+        while len(self._forks) >= MAX_FORKS:
+            self._give_up_oldest()
+        try:
+            state = ChatState(segments, self.engine.fork(self.seq, self.n_cached))
+        except EngineError:
+            return ChatState(segments, None)  # no sequence is free: coming back will read again
+        self._forks.append(state)
+        return state
+
+    def come_back(self, state: ChatState, *, progress: Progress | None = None) -> tuple[Segment, ...]:
+        """Make an earlier state the present one; returns its segments. Without its rows, what differs is made anew."""
+        if state.seq is not None:
+            self._forks = [fork for fork in self._forks if fork is not state]
+            self.engine.free_sequence(self.seq)
+            self.seq, state.seq = state.seq, None
+            return state.segments
+        change = rebuild(state.segments, self.engine.tokens(self.seq))
+        self.apply(change.parts, repaired=change.repaired, progress=progress)
+        return change.segments
+
+    def forget(self, states: Sequence[ChatState]) -> None:
+        """These states will not be come back to."""
+        for state in states:
+            if state.seq is not None:
+                self._forks = [fork for fork in self._forks if fork is not state]
+                self.engine.free_sequence(state.seq)
+                state.seq = None
+
+    def check(self, segments: Sequence[Segment]) -> None:
+        """Verify that the sequence holds a beginning of the chat's tokens, at the right positions. Raises EngineError."""
+        held, tokens = self.engine.tokens(self.seq), all_tokens(segments)
+        if list(held) != tokens[: len(held)]:
+            at = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), len(tokens))
+            raise EngineError(f"The engine's cache differs from the chat from token {at:,} on; read the chat again.")
+        self.engine.check(self.seq)
+        for segment in segments:
+            if sum(run.n_tokens for run in segment.runs) != segment.n_tokens:
+                raise EngineError(f"The freshness of a {segment.kind} segment does not cover its tokens.")
+
+    def close(self) -> None:
+        self.forget(list(self._forks))
+        self.engine.free_sequence(self.seq)
+
+    def _give_up_oldest(self) -> bool:
+        if not self._forks:
+            return False
+        self.forget(self._forks[:1])
+        return True

@@ -1,0 +1,41 @@
+"""How far an edit goes: from one appended line to reading everything again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class EditLevel(StrEnum):
+    """Levels of an edit, by rising cost.
+
+    ERRATUM: one line at the end states the value; nothing that was read is touched. FIELD: the value is replaced in place,
+    what follows is moved. FIELD_ERRATUM: both. WINDOW: as FIELD, and the tokens that follow are computed anew, with an erratum
+    where the window ends before the chat does. FULL: everything behind the value is computed anew. AUTO: the cheapest whose
+    next token agrees with the one that the next level gives.
+    """
+
+    ERRATUM = "erratum"
+    FIELD = "field"
+    FIELD_ERRATUM = "field+erratum"
+    WINDOW = "window"
+    FULL = "full"
+    AUTO = "auto"
+
+
+LADDER = (EditLevel.ERRATUM, EditLevel.FIELD_ERRATUM, EditLevel.WINDOW, EditLevel.FULL)
+"""What AUTO climbs. FIELD alone is not in it: it was measured to move almost no decision."""
+
+DEFAULT_WINDOW = 64
+
+
+@dataclass(frozen=True)
+class EditResult:
+    """What an edit did. ``decoded``: tokens computed for it, trials included. ``reason``: why this level, in words."""
+
+    field: str
+    value: str
+    level: EditLevel
+    decoded: int
+    moved: int
+    reason: str

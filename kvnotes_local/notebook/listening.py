@@ -1,0 +1,48 @@
+"""Taking in an answer while it is generated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvnotes_local.engine.protocol import Generation, StopReason
+
+OnText = Callable[[str], None]
+"""Called with each piece of an answer as it is generated."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An answer's text, and when its first token came (``time.perf_counter``)."""
+
+    text: str
+    first_token_at: float
+
+
+def listen(generation: Generation, stop_texts: tuple[str, ...], on_text: OnText | None) -> Heard:
+    """Take in a generation to its end. A stop text ends it and is cut off; nothing that may begin one is shown early."""
+    text, shown = "", 0
+    first: float | None = None
+    for event in generation:
+        if first is None:
+            first = time.perf_counter()
+        text += event.text
+        at = min((found for stop in stop_texts if (found := text.find(stop)) >= 0), default=-1)
+        if at >= 0:
+            text = text[:at]
+            generation.close()
+            generation.stop_reason = StopReason.END
+            break
+        safe = len(text) - _held_back(text, stop_texts)
+        if on_text is not None and safe > shown:
+            on_text(text[shown:safe])
+            shown = safe
+    if on_text is not None and len(text) > shown:
+        on_text(text[shown:])
+    return Heard(text, time.perf_counter() if first is None else first)
+
+
+def _held_back(text: str, stop_texts: tuple[str, ...]) -> int:
+    """Characters at the end of ``text`` that may be the beginning of a stop text."""
+    return max((n for stop in stop_texts for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), default=0)
