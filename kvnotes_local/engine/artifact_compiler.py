@@ -42,16 +42,22 @@ def compile_artifact(
             f"{job.labels.skill} has {len(job.tokens):,} tokens; with the chat that it is read behind it needs a context of "
             f"{longest:,}, and this one has {info.n_ctx:,}. Use a larger --n-ctx or split the skill."
         )
+    whole = classified.model_class is ModelClass.PREFIX_ONLY
     context = LlamaContext(
         model,
-        replace(params, type_k=GGMLType.F16, type_v=GGMLType.F16, n_ctx=_compile_n_ctx(longest, params.n_ctx, model)),
+        # A whole state cannot be converted, so it is made in the types of the live context.
+        replace(params, n_ctx=min(params.n_ctx, _padded(longest)))
+        if whole
+        else replace(
+            params, type_k=GGMLType.F16, type_v=GGMLType.F16, n_ctx=_compile_n_ctx(longest, params.n_ctx, model)
+        ),
         n_seq=2,
         abort=abort,
     )
     try:
         maker = _Maker(context, model, classified, converter, job, progress)
         meta = _meta(info, job, len(job.leads[-1]))
-        if classified.model_class is ModelClass.PREFIX_ONLY:
+        if whole:
             meta = replace(meta, tokens=job.leads[0] + job.tokens, position_start=0)
             write_state_artifact(job.path, meta, maker.whole_state())
         else:
@@ -129,7 +135,11 @@ def _compile_n_ctx(longest: int, live: int, model: LlamaModel) -> int:
     factors, llama.cpp src/llama-model.cpp ``get_rope_factors``) need one of the live size."""
     if model.metadata(f"{model.arch}.rope.scaling.original_context_length") is not None:
         return live
-    return min(live, -(-longest // 256) * 256)
+    return min(live, _padded(longest))
+
+
+def _padded(n_tokens: int) -> int:
+    return -(-n_tokens // 256) * 256
 
 
 def _without_hadamard(layout: StateLayout) -> StateLayout:

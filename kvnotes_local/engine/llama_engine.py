@@ -256,7 +256,7 @@ class LlamaEngine:
             model_class=classified.model_class,
             class_reason=classified.reason,
             rotation_residual=classified.residual,
-            rotation_fingerprint=classified.rotation_fingerprint,
+            rotation_fingerprint=classified.rotation_fingerprint or _state_format(self.params),
             n_params=model.n_params,
             n_bytes=model.n_bytes,
             n_ctx=self._context.n_ctx,
@@ -287,3 +287,8 @@ def _with_bos(chat_format: ChatFormat, bos: str) -> ChatFormat:
     if bos and not chat_format.begin.startswith(bos):
         return replace(chat_format, begin=bos + chat_format.begin)
     return chat_format
+
+
+def _state_format(params: EngineParams) -> str:
+    """What a whole state depends on besides the model: it is not converted, so types and flash attention have to agree."""
+    return f"state {params.type_k.name} {params.type_v.name} {params.flash_attn}"

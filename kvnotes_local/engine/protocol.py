@@ -53,7 +53,10 @@ class EngineParams:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known about the loaded model and its context."""
+    """What is known about the loaded model and its context.
+
+    ``rotation_fingerprint``: of the measured rotation; for models whose rows cannot be moved, of the format of a whole state.
+    """
 
     path: Path
     name: str

@@ -34,7 +34,9 @@ def test_demo_splices_faster_than_reading_and_to_the_same_logits(kvnotes: Kvnote
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-def test_ask_reports_where_its_tokens_came_from(kvnotes: Kvnotes, zoo_directory: Path, tmp_path: Path, kv_type: str) -> None:
+def test_ask_reports_where_its_tokens_came_from(
+    kvnotes: Kvnotes, zoo_directory: Path, tmp_path: Path, kv_type: str
+) -> None:
     folder = tmp_path / "skills" / "note"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: note\ndescription: d\n---\n" + "The {{colour|green}} lamp. " * 30)
@@ -52,7 +54,16 @@ def test_ask_reports_where_its_tokens_came_from(kvnotes: Kvnotes, zoo_directory:
 
 
 def test_compile_lists_artifacts_and_does_nothing_twice(kvnotes: Kvnotes, zoo_directory: Path) -> None:
-    compile_ = ("skills", "compile", "night-clerk", "--model", zoo_model("qwen2", zoo_directory), "--json", "--n-ctx", 4096)
+    compile_ = (
+        "skills",
+        "compile",
+        "night-clerk",
+        "--model",
+        zoo_model("qwen2", zoo_directory),
+        "--json",
+        "--n-ctx",
+        4096,
+    )
     made = document(kvnotes(*compile_))["artifacts"][0]
     assert made["status"] == "compiled"
     assert Path(made["path"]).stat().st_size == made["bytes"] > made["n_tokens"]
