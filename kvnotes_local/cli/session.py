@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
 from kvnotes_local.engine.model_files import FoundModel, find_models, resolve_model
+from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
-from kvnotes_local.skills.store_type import StoreType
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.llama_engine import LlamaEngine

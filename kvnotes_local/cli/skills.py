@@ -19,8 +19,8 @@ from kvnotes_local.cli.options import (
     ThreadsOption,
 )
 from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import KvnotesError, UsageError
-from kvnotes_local.skills.store_type import StoreType
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from kvnotes_local.engine.artifact import ArtifactMeta, StoreType, write_artifact, write_state_artifact
 from kvnotes_local.engine.context import AbortFlag, LlamaContext
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
@@ -17,7 +18,6 @@ from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.converter import RowConverter
 from kvnotes_local.kv.layout import CacheLayout, GGMLType, StateLayout, StateRows, TensorLayout
 from kvnotes_local.kv.rows import average_rows
-from kvnotes_local.skills.artifact import ArtifactMeta, StoreType, write_artifact, write_state_artifact
 
 _SPARE = 1
 

@@ -16,6 +16,7 @@ import psutil
 from numpy.typing import NDArray
 
 from kvnotes_local.engine import native
+from kvnotes_local.engine.artifact import Artifact, open_artifact
 from kvnotes_local.engine.artifact_compiler import compile_artifact
 from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
 from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
@@ -42,7 +43,6 @@ from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
 from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.kv.state import parse_state
-from kvnotes_local.skills.artifact import Artifact, open_artifact
 
 DEFAULT_N_CTX = 8192
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.chat_format import ChatFormat
+from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.kv.layout import GGMLType
-from kvnotes_local.skills.store_type import StoreType
 
 
 class ModelClass(StrEnum):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvnotes_local.engine.artifact import Artifact
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.protocol import Applied, Decode, Keep, ModelClass, Part, Progress, Splice
 from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
 from kvnotes_local.errors import ContextFullError, EngineError
 from kvnotes_local.kv.layout import StateRows
 from kvnotes_local.kv.rows import slice_rows
-from kvnotes_local.skills.artifact import Artifact
 
 OpenArtifact = Callable[[Path], Artifact]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from kvnotes_local.engine.artifact import read_artifact_meta
+from kvnotes_local.engine.artifact_meta import ArtifactMeta
+from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from kvnotes_local.errors import ArtifactError
-from kvnotes_local.skills.artifact import read_artifact_meta
-from kvnotes_local.skills.artifact_meta import ArtifactMeta
-from kvnotes_local.skills.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 
 SUFFIX = ".safetensors"
 _KEY_DIGITS = 16

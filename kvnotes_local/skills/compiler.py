@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kvnotes_local.engine.artifact import artifact_key, open_artifact
+from kvnotes_local.engine.artifact_meta import ArtifactKind, text_sha256
 from kvnotes_local.engine.chat_format import Wrapper
 from kvnotes_local.engine.protocol import ArtifactLabels, Compiled, CompileJob, Engine, ModelClass, Progress
+from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import TurnPiece, TurnTokenizer, TurnTokens
 from kvnotes_local.errors import ArtifactError, SkillError
-from kvnotes_local.skills.artifact import artifact_key, open_artifact
-from kvnotes_local.skills.artifact_meta import ArtifactKind, text_sha256
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEADS, header_tokens, lead_tokens
 from kvnotes_local.skills.skill_file import Skill
-from kvnotes_local.skills.store_type import StoreType
 from kvnotes_local.skills.template import FieldPiece, Piece
 
 DEFAULT_REPAIR = 8

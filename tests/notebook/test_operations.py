@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,8 +66,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tiny_engine: MakeEngine, library: SkillLibrary, store: ArtifactStore) -> Iterator[Desk]:
-    yield Desk(tiny_engine("llama", n_ctx=4096), library, store)
+def desk(tiny_engine: MakeEngine, library: SkillLibrary, store: ArtifactStore) -> Desk:
+    return Desk(tiny_engine("llama", n_ctx=4096), library, store)
 
 
 def close(a: np.ndarray, b: np.ndarray) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvnotes_local.engine.artifact import ArtifactMeta, StoreType
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.layout import (
@@ -18,7 +19,6 @@ from kvnotes_local.kv.layout import (
     StateRows,
     TensorLayout,
 )
-from kvnotes_local.skills.artifact import ArtifactMeta, StoreType
 
 
 def write_skill(folder: Path, text: str | bytes) -> Path:

@@ -21,11 +21,7 @@ import pytest
 from safetensors import safe_open
 from skill_samples import LAYOUTS, META, layer, meta_for, random_rows, same_rows
 
-from kvnotes_local.engine.turns import FieldSpan
-from kvnotes_local.errors import ArtifactError
-from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
-from kvnotes_local.skills import artifact_meta
-from kvnotes_local.skills.artifact import (
+from kvnotes_local.engine.artifact import (
     FORMAT_VERSION,
     ArtifactKind,
     artifact_key,
@@ -35,8 +31,12 @@ from kvnotes_local.skills.artifact import (
     write_artifact,
     write_state_artifact,
 )
-from kvnotes_local.skills.store_type import StoreType
-from kvnotes_local.skills.tensor_file import TensorSpec, write_tensor_file
+from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.engine.tensor_file import TensorSpec, write_tensor_file
+from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.errors import ArtifactError
+from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
+from kvnotes_local.skills import artifact_meta
 
 EACH_LAYOUT = pytest.mark.parametrize(("layout", "counts"), LAYOUTS.values(), ids=LAYOUTS.keys())
 
@@ -192,7 +192,7 @@ def test_other_files_are_told_apart(path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_as_such(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvnotes_local.skills.artifact.FORMAT_VERSION", FORMAT_VERSION + 1)
+    monkeypatch.setattr("kvnotes_local.engine.artifact.FORMAT_VERSION", FORMAT_VERSION + 1)
     write_artifact(path, META, random_rows(*LAYOUTS["plain"]))
 
     with pytest.raises(ArtifactError, match=f"has format {FORMAT_VERSION + 1}, which is newer"):
@@ -448,7 +448,7 @@ from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.skills.artifact import open_artifact, write_artifact
+from kvnotes_local.engine.artifact import open_artifact, write_artifact
 path, who, rounds = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 rows = random_rows(*LAYOUTS["sliding window"], seed=int(who))
 for _ in range(rounds):

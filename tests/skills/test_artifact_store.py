@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from skill_samples import LAYOUTS, META, random_rows
 
+from kvnotes_local.engine.artifact import ArtifactMeta, write_artifact, write_state_artifact
 from kvnotes_local.errors import ArtifactError
-from kvnotes_local.skills.artifact import ArtifactMeta, write_artifact, write_state_artifact
 from kvnotes_local.skills.artifact_store import ArtifactStore
 
 DAY = 86400.0
@@ -203,7 +203,7 @@ from datetime import timedelta
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.skills.artifact import write_artifact
+from kvnotes_local.engine.artifact import write_artifact
 from kvnotes_local.skills.artifact_store import ArtifactStore
 store = ArtifactStore(Path(sys.argv[2]))
 for round in range(30):

@@ -19,11 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.turns import FieldSpan
-from kvnotes_local.errors import ArtifactError, LayoutError
-from kvnotes_local.kv.block_types import tensor_row_bytes
-from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows, TensorLayout
-from kvnotes_local.skills.artifact_meta import (
+from kvnotes_local.engine.artifact_meta import (
     FORMAT_VERSION,
     ArtifactKind,
     ArtifactMeta,
@@ -33,14 +29,18 @@ from kvnotes_local.skills.artifact_meta import (
     meta_to_strings,
     text_sha256,
 )
-from kvnotes_local.skills.store_type import StoreType
-from kvnotes_local.skills.tensor_file import (
+from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.engine.tensor_file import (
     TensorHeader,
     TensorSpec,
     map_tensors,
     read_tensor_header,
     write_tensor_file,
 )
+from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.errors import ArtifactError, LayoutError
+from kvnotes_local.kv.block_types import tensor_row_bytes
+from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows, TensorLayout
 
 __all__ = [
     "FORMAT_VERSION",

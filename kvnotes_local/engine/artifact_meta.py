@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLayout, TensorLayout
-from kvnotes_local.skills.store_type import StoreType
 
 FORMAT = "kvnotes-artifact"
 FORMAT_VERSION = 1
