@@ -36,7 +36,7 @@ from kvnotes_local.engine.tensor_file import TensorSpec, write_tensor_file
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
-from kvnotes_local.skills import artifact_meta
+from kvnotes_local.engine import artifact_meta
 
 EACH_LAYOUT = pytest.mark.parametrize(("layout", "counts"), LAYOUTS.values(), ids=LAYOUTS.keys())
 
