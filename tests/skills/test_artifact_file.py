@@ -462,7 +462,7 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.skills import artifact, tensor_file
+from kvnotes_local.engine import artifact, tensor_file
 path, stage = Path(sys.argv[2]), sys.argv[3]
 
 def stop_here(*_):
