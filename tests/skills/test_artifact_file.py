@@ -21,6 +21,7 @@ import pytest
 from safetensors import safe_open
 from skill_samples import LAYOUTS, META, layer, meta_for, random_rows, same_rows
 
+from kvnotes_local.engine import artifact_meta
 from kvnotes_local.engine.artifact import (
     FORMAT_VERSION,
     ArtifactKind,
@@ -36,7 +37,6 @@ from kvnotes_local.engine.tensor_file import TensorSpec, write_tensor_file
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
-from kvnotes_local.engine import artifact_meta
 
 EACH_LAYOUT = pytest.mark.parametrize(("layout", "counts"), LAYOUTS.values(), ids=LAYOUTS.keys())
 
@@ -320,10 +320,14 @@ def test_crafted_tensors_are_refused(path: Path) -> None:
     del without["cache0.layer1.v"]
     more = {**plain_tensors(), "cache0.layer3.k": (TensorSpec("cache0.layer3.k", "F16", (12, 64)), bytes(1536))}
     narrow = {**plain_tensors(), "cache0.layer1.v": (TensorSpec("cache0.layer1.v", "F16", (12, 32)), bytes(768))}
-    for tensors in (without, more, narrow, {}):
+    long = {
+        name: (replace(spec, shape=(13, *spec.shape[1:])), data + data[: len(data) // 12])
+        for name, (spec, data) in plain_tensors().items()
+    }
+    for tensors in (without, more, narrow, long, {}):
         craft(path, lambda _: None, tensors)
         with pytest.raises(ArtifactError):
-            open_artifact(path)
+            read_artifact_meta(path)
 
 
 LAYOUT_JSON = json.dumps(json.loads(artifact_meta.meta_to_strings(replace(META, layout=LAYOUTS["plain"][0]))["layout"]))
