@@ -7,16 +7,13 @@ From then on turns are put together from these pieces and history is never rende
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Protocol
 
 from kvnotes_local.engine.template_sandbox import Message, TemplateError, render_template
 
-
-class Role(StrEnum):
-    SYSTEM = "system"
-    USER = "user"
-    ASSISTANT = "assistant"
+REASONING_OPEN = "<think>"
+REASONING_CLOSE = "</think>"
+"""Around what a model thinks before it answers; the markers that nearly all models with reasoning use."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class ChatFormat:
     ``user_open_after_system``: differs from ``user.open`` where the system text lives inside the first user turn.
     ``system_mid_chat``: None where a system turn may not stand mid-chat; a skill then goes in as a user turn.
     ``default_system``: the system text that the template adds by itself. ``from_template`` is False for base models,
-    which get a plain documented format.
+    which get a plain documented format. ``strips_reasoning``: the template leaves the reasoning of finished turns out.
     """
 
     begin: str
@@ -49,6 +46,7 @@ class ChatFormat:
     from_template: bool
     problem: str | None = None
     stop_texts: tuple[str, ...] = ()
+    strips_reasoning: bool = False
 
     @property
     def skill(self) -> Wrapper:
@@ -140,7 +138,17 @@ def _cut(render: _Render) -> ChatFormat:
         generation_open=generation_open or (assistant_open if assistant_open.strip() else ""),
         default_system=system.default,
         from_template=True,
+        strips_reasoning=_strips_reasoning(render),
     )
+
+
+def _strips_reasoning(render: _Render) -> bool:
+    thought = Message("assistant", f"{REASONING_OPEN}\n{_S}\n{REASONING_CLOSE}\n\n{_A}")
+    try:
+        text = render(Message("user", _U), thought, Message("user", _U2))
+    except TemplateError:
+        return False
+    return _A in text and _S not in text
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import os
 import threading
 import time
@@ -39,10 +40,12 @@ from kvnotes_local.engine.protocol import (
 )
 from kvnotes_local.engine.rows_transfer import RowsTransfer
 from kvnotes_local.engine.sampling import SamplerChain
+from kvnotes_local.engine.saved_state import load_state, save_state
 from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
+from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf
 from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.kv.layout import StateLayout
-from kvnotes_local.kv.state import parse_state
+from kvnotes_local.kv.state import parse_state, write_state
 
 DEFAULT_N_CTX = 8192
 
@@ -93,7 +96,11 @@ class LlamaEngine:
         self._builder = SequenceBuilder(
             self._context, self._transfer, self._classified.model_class, self._stage, self._open_artifact
         )
+        self._state_format = _state_format(self.params, self._classified.layout)
         self.info = self._describe(fingerprint, self._classified)
+        self._shelf = StateShelf(
+            self._save_state, self._load_state, cache_dir / "states" if cache_dir is not None else None
+        )
 
     @property
     def layout(self) -> StateLayout:
@@ -185,6 +192,37 @@ class LlamaEngine:
                 progress,
             )
 
+    def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
+        with self._lock:
+            state = self._state(seq)
+            kept = False
+            if state.tokens:
+                shelved = ShelvedState(tuple(state.tokens), self._whole_state(state))
+                if on_disk:
+                    kept = self._shelf.keep(key, shelved)
+                else:
+                    self._shelf.put(key, shelved)
+                    kept = True
+            self.free_sequence(seq)
+            return kept
+
+    def unpark(self, key: str) -> int | None:
+        with self._lock:
+            shelved = self._shelf.take(key)
+            if shelved is None:
+                return None
+            seq = self.new_sequence()
+            try:
+                self._context.set_state(seq, shelved.blob)
+            except EngineError:
+                self.free_sequence(seq)
+                return None  # no room for it now: the chat is read as far as it fits
+            self._sequences[seq].tokens = list(shelved.tokens)
+            return seq
+
+    def discard(self, key: str) -> None:
+        self._shelf.discard(key)
+
     def cancel(self) -> None:
         self._context.abort.set()
 
@@ -241,6 +279,19 @@ class LlamaEngine:
             raise EngineError(f"There is no sequence {seq}.")
         return self._sequences[seq]
 
+    def _whole_state(self, state: SequenceState) -> memoryview:
+        layout = self._classified.layout
+        if layout is None or not self._model.n_swa:
+            return self._context.get_state(state.id)
+        # llama.cpp would leave out what the sliding window masks, and the chat could not be cut later.
+        return write_state(self._transfer.read(state.id, 0, len(state.tokens)))
+
+    def _save_state(self, path: Path, tokens: tuple[int, ...], blob: memoryview) -> int:
+        return save_state(path, self.info, self._state_format, tokens, blob)
+
+    def _load_state(self, path: Path) -> tuple[tuple[int, ...], memoryview]:
+        return load_state(path, self.info, self._state_format, self._classified.layout, self._context.n_ctx)
+
     def _open_artifact(self, path: Path) -> Artifact:
         return open_artifact(path, model_fingerprint=self.info.fingerprint, rotation=self.info.rotation_fingerprint)
 
@@ -256,7 +307,7 @@ class LlamaEngine:
             model_class=classified.model_class,
             class_reason=classified.reason,
             rotation_residual=classified.residual,
-            rotation_fingerprint=classified.rotation_fingerprint or _state_format(self.params),
+            rotation_fingerprint=classified.rotation_fingerprint or self._state_format,
             n_params=model.n_params,
             n_bytes=model.n_bytes,
             n_ctx=self._context.n_ctx,
@@ -289,6 +340,7 @@ def _with_bos(chat_format: ChatFormat, bos: str) -> ChatFormat:
     return chat_format
 
 
-def _state_format(params: EngineParams) -> str:
-    """What a whole state depends on besides the model: it is not converted, so types and flash attention have to agree."""
-    return f"state {params.type_k.name} {params.type_v.name} {params.flash_attn}"
+def _state_format(params: EngineParams, layout: StateLayout | None) -> str:
+    """What a whole state depends on besides the model: it is not converted, so the caches have to look the same."""
+    seen = f"{layout!r} {params.type_k.name} {params.type_v.name} {params.flash_attn}"
+    return hashlib.sha256(seen.encode()).hexdigest()[:32]

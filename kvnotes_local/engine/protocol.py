@@ -286,6 +286,21 @@ class Engine(Protocol):
         """Make an artifact in a context of its own, F16, whatever the live one is. Raises ArtifactError, Cancelled."""
         ...
 
+    def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
+        """Take a sequence out of the context and keep its state under ``key``; ``on_disk`` also for other processes.
+
+        False where it cannot be kept (no room); the sequence is freed in either case.
+        """
+        ...
+
+    def unpark(self, key: str) -> int | None:
+        """A new sequence with the state that was kept under ``key``; None where there is none that fits."""
+        ...
+
+    def discard(self, key: str) -> None:
+        """Forget what was kept under ``key``."""
+        ...
+
     def cancel(self) -> None:
         """Stop what is running, from any thread; a generation ends with what it has, the rest raises Cancelled."""
         ...

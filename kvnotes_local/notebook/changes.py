@@ -50,6 +50,27 @@ class Draft:
             self._segments.append(replace(segment, runs=merge_runs(runs)))
         return self
 
+    def keep_without_reasoning(self, index: int) -> Draft:
+        """Old segment ``index`` without the tokens of its reasoning, whose text stays."""
+        segment = self._old[index]
+        at = start_of(self._old, index)
+        start, stop = segment.reasoning_start, segment.reasoning_stop
+        runs = self._keep_tokens(segment.tokens[:start], at, _cut(segment.runs, 0, start))
+        self.changed()
+        runs += self._keep_tokens(segment.tokens[stop:], at + stop, _cut(segment.runs, stop, segment.n_tokens))
+        self._segments.append(
+            replace(
+                segment,
+                tokens=segment.tokens[:start] + segment.tokens[stop:],
+                content_start=start,
+                content_stop=segment.content_stop - (stop - start),
+                reasoning_start=0,
+                reasoning_stop=0,
+                runs=merge_runs(runs),
+            )
+        )
+        return self
+
     def read(self, segment: Segment) -> Draft:
         """A new segment that the model reads. What is kept behind it has been read without it."""
         self._plan.decode(segment.tokens)

@@ -88,6 +88,16 @@ class ChatCache:
                 self.engine.free_sequence(state.seq)
                 state.seq = None
 
+    def replace_sequence(self, seq: int) -> None:
+        """Go on with another sequence."""
+        self.engine.free_sequence(self.seq)
+        self.seq = seq
+
+    def park(self, key: str, *, on_disk: bool) -> bool:
+        """Give the sequences back, but keep the present state under ``key``."""
+        self.forget(list(self._forks))
+        return self.engine.park(self.seq, key, on_disk=on_disk)
+
     def check(self, segments: Sequence[Segment]) -> None:
         """Verify that the sequence holds a beginning of the chat's tokens, at the right positions. Raises EngineError."""
         held, tokens = self.engine.tokens(self.seq), all_tokens(segments)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Engine, ModelClass, Progress, Sampling, StopReason
-from kvnotes_local.errors import SkillError, UsageError
-from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
+from kvnotes_local.errors import ContextFullError, SkillError, UsageError
+from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill, rebuild
 from kvnotes_local.notebook.chat_cache import ChatCache, ChatState
+from kvnotes_local.notebook.context_room import OnFull, turns_to_drop
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
 from kvnotes_local.notebook.listening import OnText, listen
@@ -23,6 +24,9 @@ from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 
 DEFAULT_MAX_TOKENS = 512
+
+OnChange = Callable[[tuple[Segment, ...], str, Proof | None], None]
+"""Called after every change with the segments, the operation, and the proof of an answer: the place to store them."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Notebook:
     >>> print(notebook.ask("And now?").text)
 
     ``compiler`` and ``library`` are needed for skills only. ``on_notice`` is told in a sentence what users should know.
+    ``on_change`` stores each change before the call that made it returns. ``on_full``: what happens when the context is full.
     ``values``: of fields in the system text. Every change succeeds as a whole or leaves the chat as it was.
     """
 
@@ -62,7 +67,11 @@ class Notebook:
         system: str | None = None,
         values: Mapping[str, str] | None = None,
         on_notice: OnText | None = None,
+        on_full: OnFull = OnFull.DROP_OLDEST,
+        on_change: OnChange | None = None,
     ) -> None:
+        self._on_full = on_full
+        self._commit = on_change or (lambda segments, what, proof: None)
         self.engine = engine
         self._library = library
         self._compiler = compiler
@@ -73,6 +82,27 @@ class Notebook:
         self._undone: list[ChatState] = []
         self._unsettled: dict[str, str] = {}
         self.segments: tuple[Segment, ...] = self._factory.beginning(system, values or {})
+
+    @classmethod
+    def resume(cls, engine: Engine, segments: tuple[Segment, ...], key: str, **how: object) -> tuple[Notebook, bool]:
+        """A chat as it was stored. True where its saved state (``park``) was restored, else it is made anew: artifacts are
+        spliced, the rest is read. Takes what the constructor takes."""
+        notebook = cls(engine, **how)  # type: ignore[arg-type]
+        seq = engine.unpark(key)
+        held = engine.tokens(seq) if seq is not None else ()
+        restored = seq is not None and list(held) == all_tokens(segments)[: len(held)]
+        if seq is not None and restored:
+            notebook._cache.replace_sequence(seq)
+            notebook.segments = segments
+        else:
+            if seq is not None:
+                engine.free_sequence(seq)
+            notebook._apply(rebuild(segments, ()))
+        return notebook, restored
+
+    def park(self, key: str, *, on_disk: bool = False) -> bool:
+        """Leave the context but keep the state under ``key`` for ``resume``; False where there is no room for it."""
+        return self._cache.park(key, on_disk=on_disk)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -106,6 +136,7 @@ class Notebook:
         """Append an exchange as it is, without asking the model."""
         self._remember()
         self.segments += (self._factory.user(user, self._last), self._factory.assistant(assistant))
+        self._commit(self.segments, "say", None)
 
     def read(self, *, progress: Progress | None = None) -> None:
         """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
@@ -159,7 +190,7 @@ class Notebook:
             else:
                 k = min(compiled.repair_tokens if repair is None else repair, compiled.n_tokens)
                 draft.keep(0, place).splice(segment, compiled.path, k).keep(place)
-        self._change(draft.change(), progress=progress)
+        self._change(draft.change(), f"splice {name}", progress=progress)
         return self.segments[place]
 
     def ask(
@@ -179,8 +210,8 @@ class Notebook:
         began = time.perf_counter()
         question, opening = self._factory.user(text, self._last), self._factory.opening()
         edits = self._settle(question, opening) if self._unsettled else ()
-        draft = Draft(self.segments, self.n_cached).keep().read(question).read(opening)
-        self._change(draft.change(), logits=True, progress=progress)
+        draft = self._make_room(Draft(self.segments, self.n_cached), question, opening, max_tokens)
+        self._change(draft.change(), "ask", logits=True, progress=progress)
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
         generation = self.engine.generate(self._cache.seq, sampling or Sampling(), max_tokens)
         heard = listen(generation, self._factory.format.stop_texts, on_text)
@@ -194,6 +225,7 @@ class Notebook:
             tokens_per_second=len(generation.tokens) / generation.seconds if generation.seconds else None,
         )
         self.forget_cost()
+        self._commit(self.segments, "answer", proof)
         return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
 
     def regenerate(self, **how: object) -> Reply:
@@ -205,7 +237,7 @@ class Notebook:
     def edit_and_resend(self, index: int, text: str, **how: object) -> Reply:
         """Replace the user turn ``index`` and everything behind it by a new question. Takes what ``ask`` takes."""
         self._user_turn(index)
-        self._change(Draft(self.segments, self.n_cached).keep(0, index).change())
+        self._change(Draft(self.segments, self.n_cached).keep(0, index).change(), "take back")
         return self.ask(text, **how)  # type: ignore[arg-type]
 
     # -- editing -------------------------------------------------------------------------------------------------------
@@ -228,7 +260,7 @@ class Notebook:
             return EditResult(name, value, level, 0, 0, "settled at the next question")
         before = self._cache.cost
         change = edit_field(self.segments, self.n_cached, self._factory, name, value, level, window)
-        self._change(change, progress=progress)
+        self._change(change, f"set {name}", progress=progress)
         cost = self._cache.cost
         return EditResult(name, value, level, cost.prefilled - before.prefilled, cost.moved - before.moved, "as asked")
 
@@ -241,31 +273,31 @@ class Notebook:
         draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if clean else 0).keep(index + 1)
         if not clean:
             draft.read(self._factory.dropped_skill_erratum(name))
-        self._change(draft.change(), progress=progress)
+        self._change(draft.change(), f"drop {name}", progress=progress)
 
     def edit(self, index: int, text: str, *, recompute: bool = False, progress: Progress | None = None) -> None:
         """Change the text of the user turn ``index``; what follows is moved and stale, or read again. Raises UsageError."""
         self._user_turn(index)
         new = self._factory.user(text, self.segments[index - 1] if index else None)
         draft = Draft(self.segments, self.n_cached).keep(0, index).read(new).changed(EVERYTHING if recompute else 0)
-        self._change(draft.keep(index + 1).change(), progress=progress)
+        self._change(draft.keep(index + 1).change(), "edit", progress=progress)
 
     def delete(self, index: int, *, recompute: bool = False, progress: Progress | None = None) -> None:
         """Take segment ``index`` out; what follows is moved and stale, or read again. Raises UsageError."""
         if not 0 <= index < len(self.segments) or self.segments[index].kind is Kind.SYSTEM:
             raise UsageError(f"Segment {index} cannot be deleted.")
         draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if recompute else 0)
-        self._change(draft.keep(index + 1).change(), progress=progress)
+        self._change(draft.keep(index + 1).change(), "delete", progress=progress)
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
     def undo(self) -> bool:
         """Take the last change back; False when there is none."""
-        return self._step(self._done, self._undone)
+        return self._step(self._done, self._undone, "undo")
 
     def redo(self) -> bool:
         """Make the change that was taken back; False when there is none."""
-        return self._step(self._undone, self._done)
+        return self._step(self._undone, self._done, "redo")
 
     def fork(self, at: int | None = None) -> Notebook:
         """A new chat that begins like this one, up to segment ``at`` (None: all of it); cells are shared, not copied."""
@@ -279,6 +311,7 @@ class Notebook:
         twin._cache = ChatCache(self.engine, self.engine.fork(self._cache.seq, length))
         twin._cache.speed = self._cache.speed
         twin._done, twin._undone, twin._unsettled = [], [], {}
+        twin._commit = lambda segments, what, proof: None
         return twin
 
     def close(self) -> None:
@@ -291,7 +324,7 @@ class Notebook:
     def _last(self) -> Segment | None:
         return self.segments[-1] if self.segments else None
 
-    def _change(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
+    def _change(self, change: Change, what: str, *, logits: bool = False, progress: Progress | None = None) -> None:
         """Apply a change that can be taken back."""
         state = self._cache.remember(self.segments)
         try:
@@ -300,6 +333,7 @@ class Notebook:
             self._cache.forget([state])
             raise
         self._did(state)
+        self._commit(self.segments, what, None)
 
     def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
         self._cache.apply(change.parts, repaired=change.repaired, is_question=logits, logits=logits, progress=progress)
@@ -313,12 +347,13 @@ class Notebook:
         self._cache.forget(self._undone)
         self._undone.clear()
 
-    def _step(self, source: list[ChatState], target: list[ChatState]) -> bool:
+    def _step(self, source: list[ChatState], target: list[ChatState], what: str) -> bool:
         if not source:
             return False
         target.append(self._cache.remember(self.segments))
         self.segments = self._cache.come_back(source.pop())
         self._unsettled.clear()
+        self._commit(self.segments, what, None)
         return True
 
     def _settle(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:
@@ -331,6 +366,30 @@ class Notebook:
             results.append(replace(chosen, decoded=chosen.decoded + done.decoded, moved=done.moved))
         self._unsettled.clear()
         return tuple(results)
+
+    def _make_room(self, draft: Draft, question: Segment, opening: Segment, max_tokens: int) -> Draft:
+        """The chat with the question behind it; where it would not fit with an answer, the oldest turns leave."""
+        info = self.engine.info
+        room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
+        leaving = turns_to_drop(self.segments, room)
+        if leaving:
+            n_tokens = sum(self.segments[index].n_tokens for index in leaving)
+            if self._on_full is OnFull.REFUSE:
+                raise ContextFullError(
+                    f"The chat fills the context of {info.n_ctx:,} tokens. Use a larger --n-ctx, drop a skill or start anew."
+                )
+            self._notice(
+                f"The context of {info.n_ctx:,} tokens is full: the {len(leaving)} oldest turns ({n_tokens:,} tokens) leave "
+                "it; skills, fields and the system text stay."
+            )
+        for index, segment in enumerate(self.segments):
+            if index in leaving:
+                draft.changed()
+            elif segment.reasoning_stop > segment.reasoning_start and info.model_class is ModelClass.SPLICE:
+                draft.keep_without_reasoning(index)
+            else:
+                draft.keep(index, index + 1)
+        return draft.read(question).read(opening)
 
     def _place(self, at: int | None) -> int:
         place = len(self.segments) if at is None else at

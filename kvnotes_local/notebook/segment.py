@@ -48,7 +48,8 @@ class Segment:
     ``name``: of the skill, or of the field that an erratum corrects. ``text``: the content as people read it.
     ``content_start … content_stop``: tokens that are not wrapper. ``runs`` cover ``tokens`` in order.
     ``artifact``: file that the rows came from.
-    ``value``: what an erratum says. ``stopped``: the user cut the answer short.
+    ``value``: what an erratum says. ``reasoning``: what the model thought before an answer;
+    as long as it is in the cache it is tokens ``reasoning_start … reasoning_stop``. ``stopped``: the user cut the answer short.
     """
 
     kind: Kind
@@ -61,6 +62,9 @@ class Segment:
     runs: tuple[Run, ...] = ()
     artifact: str | None = None
     value: str = ""
+    reasoning: str = ""
+    reasoning_start: int = 0
+    reasoning_stop: int = 0
     stopped: bool = False
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from kvnotes_local.engine.chat_format import REASONING_CLOSE, REASONING_OPEN
 from kvnotes_local.engine.protocol import Engine, Generation, StopReason
 from kvnotes_local.engine.turns import TurnTokenizer, TurnTokens
 from kvnotes_local.notebook.errata import dropped_skill_erratum, field_erratum
@@ -56,13 +57,32 @@ class SegmentFactory:
         if self.format.stop_texts:
             content = self._tokens_up_to(content, text)
         tokens = opening.tokens + content + self.turns.assistant_close()
-        return replace(
+        segment = replace(
             opening,
             tokens=tokens,
             text=text,
             content_stop=opening.content_start + len(content),
             stopped=generation.stop_reason is StopReason.STOPPED,
         ).with_runs(Run(len(tokens), Freshness.FRESH))
+        return self._with_reasoning(segment, content)
+
+    def _with_reasoning(self, segment: Segment, content: tuple[int, ...]) -> Segment:
+        """Find the reasoning in front of an answer. It is a part of its own only where the template will strip it."""
+        opened = self.format.generation_open.rstrip().endswith(REASONING_OPEN)
+        text = segment.text.lstrip()
+        if REASONING_CLOSE not in text or not (opened or text.startswith(REASONING_OPEN)):
+            return segment
+        reasoning, _, said = text.partition(REASONING_CLOSE)
+        segment = replace(segment, text=said.lstrip(), reasoning=reasoning.removeprefix(REASONING_OPEN).strip())
+        if not self.format.strips_reasoning:
+            return segment
+        stop = next(n for n in range(len(content) + 1) if REASONING_CLOSE in self._engine.detokenize(content[:n]))
+        while stop < len(content) and not self._engine.detokenize(content[stop : stop + 1]).strip():
+            stop += 1  # the template strips the empty lines behind the reasoning, too
+        start = segment.content_start
+        if self.format.generation_open.startswith(self.format.assistant.open):
+            start = len(self._engine.tokenize(self.format.assistant.open, special=True))
+        return replace(segment, reasoning_start=start, reasoning_stop=segment.content_start + stop)
 
     def skill(self, compiled: CompiledSkill) -> Segment:
         return replace(

@@ -1,0 +1,246 @@
+"""Chats in SQLite. Every change is committed before anybody is told that it is done."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from kvnotes_local.errors import KvnotesError
+from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.notebook.segment import Segment
+from kvnotes_local.notebook.segment_rows import COLUMNS, segment_from_row, segment_to_row
+from kvnotes_local.paths import ensure_private
+
+
+class ChatStoreError(KvnotesError):
+    """The database of chats cannot be opened, read or written."""
+
+
+@dataclass(frozen=True)
+class ChatSummary:
+    """A chat without its text. Times in seconds since the epoch. ``parent``: the chat that it was forked from, after
+    ``parent_segments`` segments."""
+
+    id: str
+    title: str
+    created: float
+    updated: float
+    model_name: str
+    model_fingerprint: str
+    parent: str | None
+    parent_segments: int
+    n_segments: int
+    n_tokens: int
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A stored chat with its segments, the proofs of its answers by segment number, and its parameters."""
+
+    summary: ChatSummary
+    segments: tuple[Segment, ...]
+    proofs: dict[int, Proof]
+    params: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place where a search found something; ``snippet`` has the words in […]."""
+
+    chat: ChatSummary
+    number: int
+    snippet: str
+
+
+class ChatStore:
+    """A database of chats in one file; several processes may use it. Raises ChatStoreError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        ensure_private(path.parent)
+        with _explained(path):
+            self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+            path.chmod(0o600)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._upgrade()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def create(
+        self,
+        model_name: str,
+        model_fingerprint: str,
+        *,
+        params: dict[str, object] | None = None,
+        parent: str | None = None,
+        parent_segments: int = 0,
+    ) -> str:
+        """A new chat; its id, eight letters and digits."""
+        chat = secrets.token_hex(4)
+        now = time.time()
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO chats VALUES (?, '', ?, ?, ?, ?, ?, ?, ?)",
+                (chat, now, now, model_name, model_fingerprint, json.dumps(params or {}), parent, parent_segments),
+            )
+        return chat
+
+    def save(self, chat: str, segments: Sequence[Segment], what: str, proof: Proof | None = None) -> None:
+        """Make the stored segments those given. ``what``: the operation, for the record. ``proof``: of the last segment.
+
+        Rows that stay the same are not written again.
+        """
+        rows = [segment_to_row(segment) for segment in segments]
+        with self._transaction():
+            old = self._db.execute(f"SELECT {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (chat,)).fetchall()
+            same = next(
+                (i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows))
+            )
+            self._db.execute("DELETE FROM segments WHERE chat = ? AND number >= ?", (chat, same))
+            self._db.execute("DELETE FROM texts WHERE chat = ? AND number >= ?", (chat, same))
+            marks = ", ".join("?" * len(COLUMNS.split(",")))
+            self._db.executemany(
+                f"INSERT INTO segments (chat, number, {COLUMNS}) VALUES (?, ?, {marks})",
+                [(chat, number, *rows[number]) for number in range(same, len(rows))],
+            )
+            self._db.executemany(
+                "INSERT INTO texts VALUES (?, ?, ?)",
+                [(chat, number, segments[number].text) for number in range(same, len(rows))],
+            )
+            if proof is not None and rows:
+                self._db.execute(
+                    "UPDATE segments SET proof = ? WHERE chat = ? AND number = ?",
+                    (json.dumps(proof.__dict__), chat, len(rows) - 1),
+                )
+            self._db.execute("INSERT INTO operations (chat, at, what) VALUES (?, ?, ?)", (chat, time.time(), what))
+            changed = self._db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), chat)).rowcount
+            if not changed:
+                raise ChatStoreError(
+                    f"The chat {chat} is gone; another program removed it. Export it or start a new one."
+                )
+            title = next((segment.text for segment in segments if segment.kind == "user"), "")
+            self._db.execute("UPDATE chats SET title = ? WHERE id = ? AND title = ''", (_title(title), chat))
+
+    def load(self, chat: str) -> Chat:
+        """A chat by its id or the beginning of it. Raises ChatStoreError when none or several fit."""
+        summary = self.find(chat)
+        with _explained(self.path):
+            rows = self._db.execute(
+                f"SELECT number, proof, {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (summary.id,)
+            ).fetchall()
+            (params,) = self._db.execute("SELECT params FROM chats WHERE id = ?", (summary.id,)).fetchone()
+        try:
+            segments = tuple(segment_from_row(row[2:]) for row in rows)
+            proofs = {row[0]: Proof(**json.loads(row[1])) for row in rows if row[1]}
+            return Chat(summary, segments, proofs, dict(json.loads(params)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ChatStoreError(f"The chat {summary.id} in {self.path} is damaged ({error}).") from error
+
+    def find(self, chat: str) -> ChatSummary:
+        """The chat with this id, or whose id begins so."""
+        if not chat or not all(char in "0123456789abcdef" for char in chat):
+            raise ChatStoreError(f"{chat!r} is no chat id; `kvnotes chats list` shows them.")
+        found = self._summaries("WHERE chats.id LIKE ? || '%'", (chat,))
+        exact = [one for one in found if one.id == chat]
+        if len(exact or found) != 1:
+            how = "No chat" if not found else "More than one chat"
+            raise ChatStoreError(f"{how} has an id that begins with {chat}; `kvnotes chats list` shows them.")
+        return (exact or found)[0]
+
+    def list(self, limit: int = 1000) -> tuple[ChatSummary, ...]:
+        """The chats, last used first."""
+        return self._summaries("", (), limit)
+
+    def search(self, words: str, limit: int = 50) -> tuple[Found, ...]:
+        """Where all the words occur, in titles or texts; the last one may be a beginning."""
+        terms = [word.replace('"', "") for word in words.split()]
+        terms = [term for term in terms if term]
+        if not terms:
+            return ()
+        query = " AND ".join(f'"{term}"' for term in terms) + "*"
+        with _explained(self.path):
+            hits = self._db.execute(
+                "SELECT chat, number, snippet(texts, 2, '[', ']', '…', 12) FROM texts WHERE texts MATCH ? "
+                "ORDER BY rank LIMIT ?",
+                (query, limit),
+            ).fetchall()
+        by_id = {one.id: one for one in self._summaries("", (), 1 << 30)} if hits else {}
+        return tuple(Found(by_id[chat], int(number), snippet) for chat, number, snippet in hits if chat in by_id)
+
+    def rename(self, chat: str, title: str) -> None:
+        with self._transaction():
+            self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (_title(title), chat))
+
+    def remove(self, chat: str) -> None:
+        """Delete a chat; forks of it stay."""
+        with self._transaction():
+            self._db.execute("DELETE FROM texts WHERE chat = ?", (chat,))
+            self._db.execute("DELETE FROM chats WHERE id = ?", (chat,))
+
+    def _summaries(self, where: str, values: tuple[object, ...], limit: int = 1000) -> tuple[ChatSummary, ...]:
+        with _explained(self.path):
+            rows = self._db.execute(
+                "SELECT chats.id, title, created, updated, model_name, model_fingerprint, parent, parent_segments, "
+                "count(segments.number), coalesce(sum(length(segments.tokens)), 0) / 4 "
+                f"FROM chats LEFT JOIN segments ON segments.chat = chats.id {where} "
+                "GROUP BY chats.id ORDER BY updated DESC LIMIT ?",
+                (*values, limit),
+            ).fetchall()
+        return tuple(ChatSummary(*row) for row in rows)
+
+    def _upgrade(self) -> None:
+        """Apply the numbered schema files that this database has not seen."""
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        steps = sorted(
+            (
+                entry
+                for entry in files("kvnotes_local.notebook").joinpath("schema").iterdir()
+                if entry.name.endswith(".sql")
+            ),
+            key=lambda entry: entry.name,
+        )
+        if version > len(steps):
+            raise ChatStoreError(f"{self.path} was written by a newer kvnotes (schema {version}); use that one.")
+        for number, step in enumerate(steps[version:], version + 1):
+            self._db.executescript(
+                f"BEGIN IMMEDIATE;\n{step.read_text('utf-8')}\nPRAGMA user_version = {number};\nCOMMIT;"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _explained(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        hint = "Free some disk space." if "full" in str(error) else "Check the disk and who else uses the file."
+        raise ChatStoreError(f"The chats in {path} cannot be used: {error}. {hint}") from error
+    except sqlite3.DatabaseError as error:
+        raise ChatStoreError(
+            f"{path} is damaged or no database of chats: {error}. Move it away to start anew."
+        ) from error
+
+
+def _title(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:59] + "…"

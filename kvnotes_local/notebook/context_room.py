@@ -1,0 +1,43 @@
+"""Making room when a chat fills the context: what is pinned, and what leaves first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from kvnotes_local.notebook.segment import Kind, Segment
+
+
+class OnFull(StrEnum):
+    """DROP_OLDEST: the oldest turns leave the cache; what stays is moved, not read again. REFUSE: the question is refused."""
+
+    DROP_OLDEST = "drop-oldest"
+    REFUSE = "refuse"
+
+
+def is_pinned(segment: Segment) -> bool:
+    """System text, skills, errata and whatever has fields stay."""
+    return segment.kind in {Kind.SYSTEM, Kind.SKILL, Kind.ERRATUM} or bool(segment.fields)
+
+
+def turns_to_drop(segments: Sequence[Segment], room: int) -> frozenset[int]:
+    """Indices of the oldest turns that have to leave so that the chat takes at most ``room`` tokens: user turns with the
+    answers behind them. Fewer than needed where everything else is pinned."""
+    total = sum(segment.n_tokens for segment in segments)
+    leaving: set[int] = set()
+    for index, segment in enumerate(segments):
+        if total <= room:
+            break
+        follows = index - 1 in leaving and segment.kind is Kind.ASSISTANT
+        if is_pinned(segment) or not (segment.kind is Kind.USER or follows):
+            continue
+        leaving.add(index)
+        total -= segment.n_tokens
+        if (
+            index + 1 < len(segments)
+            and segments[index + 1].kind is Kind.ASSISTANT
+            and not is_pinned(segments[index + 1])
+        ):
+            leaving.add(index + 1)
+            total -= segments[index + 1].n_tokens
+    return frozenset(leaving)
