@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvnotes_local.cli.chats import chat_store
 from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
+    DataDirOption,
     EngineOptions,
     GpuLayersOption,
     JsonOption,
@@ -23,6 +24,13 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output, human_ms
 from kvnotes_local.errors import UsageError
+from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.notebook.on_full import OnFull
+
+if TYPE_CHECKING:
+    from kvnotes_local.engine.protocol import ModelInfo
+    from kvnotes_local.notebook.notebook import Notebook, Reply
+    from kvnotes_local.notebook.stored_chat import StoredChat
 
 
 def register(app: typer.Typer) -> None:
@@ -34,19 +42,22 @@ def ask(
     skill: Annotated[
         list[str] | None, typer.Option("--skill", "-s", help="Splice this skill first; repeatable.")
     ] = None,
+    chat: Annotated[str | None, typer.Option("--chat", help="Go on with this stored chat; 'new' starts one.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="System text; default: the model's own.")] = None,
     set_field: Annotated[
-        list[str] | None, typer.Option("--set", help="FIELD=VALUE: value of a skill's field; repeatable.")
+        list[str] | None, typer.Option("--set", help="FIELD=VALUE of a skill or chat; repeatable.")
     ] = None,
+    level: Annotated[
+        EditLevel, typer.Option("--level", help="How far --set goes in a chat.")
+    ] = EditLevel.FIELD_ERRATUM,
     read_skills: Annotated[
-        bool, typer.Option("--read-skills", help="Let the model read skills instead of splicing.")
+        bool, typer.Option("--read-skills", help="Let the model read skills, not splice them.")
     ] = False,
     repair: RepairOption = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="0 always takes the likeliest token.")
-    ] = 0.0,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="For temperatures above 0.")] = 0,
+    on_full: Annotated[OnFull, typer.Option("--on-full", help="When the context is full.")] = OnFull.DROP_OLDEST,
     model: ModelOption = None,
     kv_type: KvTypeOption = KvType.F16,
     n_ctx: ContextOption = 0,
@@ -54,91 +65,86 @@ def ask(
     threads: ThreadsOption = 0,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
+    data_dir: DataDirOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Ask one question, with skills spliced in front of it."""
-    output = Output(as_json, quiet)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
-    run_ask(
-        output,
-        options,
-        text,
-        skill or [],
-        fields(set_field or []),
-        system,
-        read_skills,
-        repair,
-        max_tokens,
-        temperature,
-        seed,
-        skills_dir or [],
-    )
-
-
-def run_ask(
-    output: Output,
-    options: EngineOptions,
-    text: str,
-    skills: list[str],
-    values: dict[str, str],
-    system: str | None,
-    read_skills: bool,
-    repair: int | None,
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-    skills_dirs: list[Path],
-) -> None:
     from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
     from kvnotes_local.engine.protocol import Sampling
     from kvnotes_local.notebook.notebook import Notebook
+    from kvnotes_local.notebook.stored_chat import open_chat
 
-    with open_session(options, output, skills_dirs=skills_dirs) as session:
-        notebook = Notebook(
-            session.engine,
-            library=session.library,
-            compiler=session.compiler,
-            system=system,
-            on_notice=output.note,
-        )
-        for name in skills:
+    values = fields(set_field or [])
+    output = Output(as_json, quiet)
+    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
+    with open_session(options, output, skills_dirs=skills_dir or []) as session:
+        stored = None
+        how = {"library": session.library, "compiler": session.compiler, "system": system, "on_notice": output.note}
+        if chat is not None:
+            stored = open_chat(chat_store(data_dir), session.engine, chat, values=values, on_full=on_full, **how)  # type: ignore[arg-type]
+            notebook = stored.notebook
+            if stored.restored is not None:
+                output.note("Chat restored from its saved state." if stored.restored else "Chat read again.")
+        else:
+            notebook = Notebook(session.engine, values=values, on_full=on_full, **how)  # type: ignore[arg-type]
+        known = set(notebook.fields)
+        for name in skill or []:
             with compile_progress(output, f"Compiling {name}") as progress:
                 notebook.splice(name, repair=repair, values=values, read=read_skills, progress=progress)
+        unknown = [name for name in values if name not in notebook.fields]
+        if unknown:
+            raise UsageError(
+                f"There is no field {unknown[0]!r}. The fields are: {', '.join(notebook.fields) or 'none'}."
+            )
+        for name in known & set(values):
+            if notebook.fields[name] != values[name]:
+                notebook.set(name, values[name], level=level)
         reply = notebook.ask(
             text,
             sampling=Sampling(temperature=temperature, seed=seed),
             max_tokens=max_tokens,
             on_text=lambda piece: output.text(piece, end=""),
         )
-        proof = reply.proof
         output.text()
+        proof = reply.proof
+        for edit in reply.edits:
+            output.note(f"{edit.field}: {edit.level.value}, {edit.decoded:,} tokens ({edit.reason})")
         output.note(
             f"{proof.spliced:,} spliced · {proof.repaired:,} repaired · {proof.prefilled:,} prefilled · "
             f"first token after {human_ms(proof.change_ms + proof.ttft_ms)}"
+            + (f" · chat {stored.id}" if stored else "")
         )
-        output.document(
-            {
-                "reply": reply.text,
-                "stop_reason": reply.stop_reason,
-                "tokens": {
-                    "prefilled": proof.prefilled,
-                    "reused": proof.reused,
-                    "spliced": proof.spliced,
-                    "repaired": proof.repaired,
-                    "generated": proof.generated,
-                },
-                "ttft_ms": round(proof.change_ms + proof.ttft_ms, 2),
-                "chat_id": None,
-                "model": session.engine.info.name,
-                "class": session.engine.info.model_class,
-                "segments": [
-                    {"kind": s.kind, "name": s.name, "tokens": s.n_tokens, "freshness": s.freshness}
-                    for s in notebook.segments
-                ],
-            }
-        )
+        output.document(_document(session.engine.info, notebook, reply, stored))
+        if stored is not None and not stored.leave():
+            output.note("The chat's state was not saved for lack of room; next time it is read again.")
+
+
+def _document(info: ModelInfo, notebook: Notebook, reply: Reply, stored: StoredChat | None) -> dict[str, object]:
+    proof = reply.proof
+    return {
+        "reply": reply.text,
+        "stop_reason": reply.stop_reason,
+        "tokens": {
+            "prefilled": proof.prefilled,
+            "reused": proof.reused,
+            "moved": proof.moved,
+            "spliced": proof.spliced,
+            "repaired": proof.repaired,
+            "generated": proof.generated,
+        },
+        "ttft_ms": round(proof.change_ms + proof.ttft_ms, 2),
+        "recompute_ms": proof.recompute_ms,
+        "chat_id": stored.id if stored else None,
+        "restored": stored.restored if stored else None,
+        "edits": reply.edits,
+        "model": info.name,
+        "class": info.model_class,
+        "segments": [
+            {"kind": s.kind, "name": s.name, "tokens": s.n_tokens, "freshness": s.freshness} for s in notebook.segments
+        ],
+    }
 
 
 def fields(pairs: list[str]) -> dict[str, str]:

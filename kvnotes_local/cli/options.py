@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.kv.layout import GGMLType
+if TYPE_CHECKING:
+    from kvnotes_local.kv.layout import GGMLType
 
 
 class KvType(StrEnum):
@@ -27,6 +28,8 @@ class KvType(StrEnum):
 
     @property
     def ggml(self) -> GGMLType:
+        from kvnotes_local.kv.layout import GGMLType  # here: it loads numpy, which --help can do without
+
         return GGMLType[self.name]
 
 

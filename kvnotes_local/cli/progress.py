@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kvnotes_local.cli.output import Output
-from kvnotes_local.engine.protocol import Progress
 from kvnotes_local.terminal_text import safe_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
+
+    from kvnotes_local.engine.protocol import Progress
 
 _QUIET_SECONDS = 1.0
 _LINE_SECONDS = 10.0

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 from kvnotes_local.notebook.segment import Kind, Segment
-
-
-class OnFull(StrEnum):
-    """DROP_OLDEST: the oldest turns leave the cache; what stays is moved, not read again. REFUSE: the question is refused."""
-
-    DROP_OLDEST = "drop-oldest"
-    REFUSE = "refuse"
 
 
 def is_pinned(segment: Segment) -> bool:

@@ -13,10 +13,11 @@ from kvnotes_local.engine.protocol import Engine, ModelClass, Progress, Sampling
 from kvnotes_local.errors import ContextFullError, SkillError, UsageError
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill, rebuild
 from kvnotes_local.notebook.chat_cache import ChatCache, ChatState
-from kvnotes_local.notebook.context_room import OnFull, turns_to_drop
+from kvnotes_local.notebook.context_room import turns_to_drop
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
 from kvnotes_local.notebook.listening import OnText, listen
+from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens
 from kvnotes_local.notebook.segment_factory import SegmentFactory

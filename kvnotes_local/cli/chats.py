@@ -1,0 +1,142 @@
+"""``kvnotes chats``: stored chats."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvnotes_local.cli.options import DataDirOption, JsonOption, QuietOption
+from kvnotes_local.cli.output import Output
+from kvnotes_local.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvnotes_local.notebook.chat_store import ChatStore, ChatSummary
+
+ChatArgument = Annotated[str, typer.Argument(help="Id of a chat, or the beginning of it.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Stored chats.", no_args_is_help=True)
+    group.command("list")(list_chats)
+    group.command("show")(show)
+    group.command("search")(search)
+    group.command("export")(export)
+    group.command("remove")(remove)
+    app.add_typer(group, name="chats")
+
+
+def chat_store(data_dir: Path | None) -> ChatStore:
+    """The database of chats."""
+    from kvnotes_local.notebook.chat_store import ChatStore
+    from kvnotes_local.paths import Paths
+
+    return ChatStore((data_dir or Paths.default().data) / "chats.sqlite")
+
+
+def list_chats(data_dir: DataDirOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """List the chats, last used first; forks name the chat that they come from."""
+    output = Output(as_json, quiet)
+    chats = chat_store(data_dir).list()
+    if chats:
+        output.table(
+            ["chat", "last used", "tokens", "model", "forked from", "title"],
+            [
+                [one.id, _when(one.updated), f"{one.n_tokens:,}", one.model_name, one.parent or "", one.title]
+                for one in chats
+            ],
+            right=(2,),
+        )
+    else:
+        output.text('There are no chats yet. Start one: kvnotes ask "Hello" --chat new')
+    output.document({"chats": [_entry(one) for one in chats]})
+
+
+def show(
+    chat: ChatArgument, data_dir: DataDirOption = None, as_json: JsonOption = False, quiet: QuietOption = False
+) -> None:
+    """Print a chat: its segments with their tokens and freshness, and what was said."""
+    from kvnotes_local.notebook.export import chat_document
+
+    output = Output(as_json, quiet)
+    stored = chat_store(data_dir).load(chat)
+    for segment in stored.segments:
+        name = f" {segment.name}" if segment.name else ""
+        output.text(f"── {segment.kind.value}{name} · {segment.n_tokens:,} tokens · {segment.freshness.value}")
+        output.text(segment.text)
+    output.document(chat_document(stored))
+
+
+def search(
+    words: Annotated[list[str], typer.Argument(help="Words that all have to occur.")],
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find chats by their words."""
+    output = Output(as_json, quiet)
+    found = chat_store(data_dir).search(" ".join(words))
+    for one in found:
+        output.text(f"{one.chat.id}  {one.chat.title}\n    {one.snippet}")
+    if not found:
+        output.text("Nothing was found.")
+    output.document({"found": [{**_entry(one.chat), "segment": one.number, "snippet": one.snippet} for one in found]})
+
+
+def export(
+    chat: ChatArgument,
+    form: Annotated[str, typer.Option("--format", help="md or json.")] = "md",
+    to: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: stdout.")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Write a chat as Markdown or JSON."""
+    from kvnotes_local.atomic_file import write_atomically
+    from kvnotes_local.errors import KvnotesError
+    from kvnotes_local.notebook.export import chat_json, chat_markdown
+
+    if form not in {"md", "json"}:
+        raise UsageError(f"--format {form!r} is neither md nor json.")
+    stored = chat_store(data_dir).load(chat)
+    text = chat_markdown(stored) if form == "md" else chat_json(stored)
+    if to is None:
+        Output().text(text, end="")
+        return
+    try:
+        write_atomically(to, text)
+    except OSError as error:
+        raise KvnotesError(f"{to} cannot be written: {error.strerror}. Choose another place with --output.") from error
+
+
+def remove(
+    chat: ChatArgument,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Delete a chat for good; forks of it stay."""
+    output = Output(as_json, quiet)
+    store = chat_store(data_dir)
+    found = store.find(chat)
+    store.remove(found.id)
+    output.text(f"Removed {found.id} ({found.title}).")
+    output.document({"removed": found.id})
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _entry(one: ChatSummary) -> dict[str, object]:
+    return {
+        "chat_id": one.id,
+        "title": one.title,
+        "created": one.created,
+        "updated": one.updated,
+        "model": one.model_name,
+        "parent": one.parent,
+        "parent_segments": one.parent_segments,
+        "n_segments": one.n_segments,
+        "n_tokens": one.n_tokens,
+    }
