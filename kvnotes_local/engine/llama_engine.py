@@ -132,11 +132,17 @@ class LlamaEngine:
         return tuple(self._state(seq).tokens)
 
     def apply(
-        self, seq: int, parts: Sequence[Part], *, logits: bool = True, progress: Progress | None = None
+        self,
+        seq: int,
+        parts: Sequence[Part],
+        *,
+        logits: bool = True,
+        in_place: bool = True,
+        progress: Progress | None = None,
     ) -> Applied:
         with self._lock:
             self._context.abort.clear()
-            return self._builder.apply(self._state(seq), parts, logits, progress)
+            return self._builder.apply(self._state(seq), parts, logits=logits, in_place=in_place, progress=progress)
 
     def check(self, seq: int) -> None:
         with self._lock:

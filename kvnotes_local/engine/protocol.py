@@ -259,9 +259,19 @@ class Engine(Protocol):
         ...
 
     def apply(
-        self, seq: int, parts: Sequence[Part], *, logits: bool = True, progress: Progress | None = None
+        self,
+        seq: int,
+        parts: Sequence[Part],
+        *,
+        logits: bool = True,
+        in_place: bool = True,
+        progress: Progress | None = None,
     ) -> Applied:
-        """Make the sequence what the plan says."""
+        """Make the sequence what the plan says.
+
+        ``in_place``: where the context cannot hold old and new rows side by side, the old ones may be taken out first; an error
+        then leaves the beginning of the new state. Without it ContextFullError is raised and nothing changes.
+        """
         ...
 
     def check(self, seq: int) -> None:

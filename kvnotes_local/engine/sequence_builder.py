@@ -64,11 +64,19 @@ class SequenceBuilder:
         self._stage = stage
         self._open = open_artifact
 
-    def apply(self, state: SequenceState, parts: Sequence[Part], logits: bool, progress: Progress | None) -> Applied:
+    def apply(
+        self,
+        state: SequenceState,
+        parts: Sequence[Part],
+        *,
+        logits: bool,
+        in_place: bool,
+        progress: Progress | None,
+    ) -> Applied:
         """Carry out a plan; ``state.tokens`` always says what the sequence holds, also after an error.
 
-        An error leaves the sequence as it was, unless its old and new rows did not fit into the context side by side: then
-        it holds the beginning of the new one.
+        An error leaves the sequence as it was, unless its old and new rows did not fit into the context side by side and
+        ``in_place`` allows to take the old ones out first: then it may hold the beginning of the new state.
         """
         began = time.perf_counter()
         parts = [part for part in parts if part.n_tokens]
@@ -89,7 +97,7 @@ class SequenceBuilder:
         if prefix == len(state.tokens) and not any(isinstance(part, Keep) for part in parts):
             self._append(state, parts, run)
         else:
-            self._rebuild(state, prefix, parts, run)
+            self._rebuild(state, prefix, parts, run, in_place)
         return Applied(
             reused=run.reused,
             moved=run.moved,
@@ -114,7 +122,7 @@ class SequenceBuilder:
                 state.tokens.clear()
             raise
 
-    def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
+    def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run, in_place: bool) -> None:
         old = tuple(state.tokens)
         staged = SequenceState(self._stage, list(old[:prefix]))
         try:
@@ -123,7 +131,7 @@ class SequenceBuilder:
             self._build(staged, parts, run, {}, state.id, old)
         except ContextFullError:
             self._context.remove(staged.id, -1)
-            if self._class is not ModelClass.SPLICE:
+            if self._class is not ModelClass.SPLICE or not in_place:
                 raise
             self._rebuild_in_place(state, prefix, parts, run)
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvnotes_local.engine.protocol import Part
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.notebook.plan import PlanBuilder
-from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, merge_runs, start_of
+from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens, merge_runs, start_of
 
 EVERYTHING = 1 << 62
 """A window that reaches to the end of every chat."""
@@ -214,12 +214,16 @@ def field_values(segments: Sequence[Segment]) -> dict[str, str]:
     return values
 
 
-def rebuild(segments: Sequence[Segment], held: Sequence[int]) -> Change:
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    shorter = min(len(a), len(b))
+    return next((i for i in range(shorter) if a[i] != b[i]), shorter)
+
+
+def rebuild(segments: Sequence[Segment], held: Sequence[int], *, whole_states: bool = False) -> Change:
     """Make the engine hold a chat of which it holds something else: what agrees at the beginning stays, artifacts that
-    still exist are spliced, the rest is read."""
-    n_tokens = sum(segment.n_tokens for segment in segments)
-    tokens = [token for segment in segments for token in segment.tokens]
-    common = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), n_tokens))
+    still exist are spliced, the rest is read. ``whole_states``: artifacts hold what stands before the skill as well."""
+    common = common_length(held, all_tokens(segments))
     plan = PlanBuilder(common)
     new: list[Segment] = []
     repaired = 0
@@ -227,8 +231,11 @@ def rebuild(segments: Sequence[Segment], held: Sequence[int]) -> Change:
     for segment in segments:
         kept = max(0, min(segment.n_tokens, common - at))
         plan.keep(at, segment.tokens[:kept])
-        path = Path(segment.artifact) if segment.artifact else None
-        if kept == 0 and path is not None and path.exists() and not _edited(segment):
+        path = _usable_artifact(segment)
+        if path is not None and whole_states and common < at + segment.n_tokens:
+            plan = PlanBuilder(0).splice(path, 0, at + segment.n_tokens)
+            segment = segment.with_runs(Run(segment.n_tokens, Freshness.SPLICED))
+        elif path is not None and kept == 0 and not whole_states:
             k = sum(run.n_tokens for run in segment.runs if run.freshness is Freshness.REPAIRED)
             plan.decode(segment.tokens[:k]).splice(path, k, segment.n_tokens)
             repaired += k
@@ -242,5 +249,9 @@ def rebuild(segments: Sequence[Segment], held: Sequence[int]) -> Change:
     return Change(tuple(new), plan.parts, repaired)
 
 
-def _edited(segment: Segment) -> bool:
-    return any(run.freshness is Freshness.EDITED for run in segment.runs)
+def _usable_artifact(segment: Segment) -> Path | None:
+    """The file that a segment's rows came from, as long as it is there and the segment says what it said then."""
+    if segment.artifact is None or any(run.freshness is Freshness.EDITED for run in segment.runs):
+        return None
+    path = Path(segment.artifact)
+    return path if path.exists() else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvnotes_local.engine.protocol import Applied, Engine, Part, Progress
+from kvnotes_local.engine.protocol import Applied, Engine, Keep, ModelClass, Part, Progress
 from kvnotes_local.errors import ContextFullError, EngineError
-from kvnotes_local.notebook.changes import rebuild
+from kvnotes_local.notebook.changes import common_length, rebuild
 from kvnotes_local.notebook.proof import PrefillSpeed, Proof
 from kvnotes_local.notebook.segment import Segment, all_tokens
 
@@ -46,14 +46,20 @@ class ChatCache:
         logits: bool = False,
         progress: Progress | None = None,
     ) -> Applied:
-        """Carry out a plan; where the context is full, earlier states are given up first."""
+        """Carry out a plan; where the context is full, earlier states are given up first. An error changes nothing but,
+        at worst, how many tokens are cached."""
+        before = self.engine.tokens(self.seq)
         while True:
             try:
-                applied = self.engine.apply(self.seq, parts, logits=logits, progress=progress)
+                applied = self.engine.apply(self.seq, parts, logits=logits, in_place=not self._forks, progress=progress)
                 break
             except ContextFullError:
                 if not self._give_up_oldest():
+                    self._fall_back(before)
                     raise
+            except BaseException:
+                self._fall_back(before)
+                raise
         self.speed.add(applied.decoded, applied.decode_seconds)
         self.cost = self.cost.plus(applied, min(repaired, applied.decoded), is_question=is_question)
         return applied
@@ -76,7 +82,12 @@ class ChatCache:
             self.engine.free_sequence(self.seq)
             self.seq, state.seq = state.seq, None
             return state.segments
-        change = rebuild(state.segments, self.engine.tokens(self.seq))
+        return self.rebuild(state.segments, progress=progress)
+
+    def rebuild(self, segments: Sequence[Segment], *, progress: Progress | None = None) -> tuple[Segment, ...]:
+        """Make the sequence hold these segments, however far it is from them; returns them with their freshness now."""
+        whole = self.engine.info.model_class is ModelClass.PREFIX_ONLY
+        change = rebuild(segments, self.engine.tokens(self.seq), whole_states=whole)
         self.apply(change.parts, repaired=change.repaired, progress=progress)
         return change.segments
 
@@ -102,7 +113,7 @@ class ChatCache:
         """Verify that the sequence holds a beginning of the chat's tokens, at the right positions. Raises EngineError."""
         held, tokens = self.engine.tokens(self.seq), all_tokens(segments)
         if list(held) != tokens[: len(held)]:
-            at = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), len(tokens))
+            at = common_length(held, tokens)
             raise EngineError(f"The engine's cache differs from the chat from token {at:,} on; read the chat again.")
         self.engine.check(self.seq)
         for segment in segments:
@@ -112,6 +123,13 @@ class ChatCache:
     def close(self) -> None:
         self.forget(list(self._forks))
         self.engine.free_sequence(self.seq)
+
+    def _fall_back(self, before: Sequence[int]) -> None:
+        """Keep of the sequence only what it held before."""
+        held = self.engine.tokens(self.seq)
+        if held != tuple(before):
+            common = common_length(held, before)
+            self.engine.apply(self.seq, [Keep(0, common)], logits=False)
 
     def _give_up_oldest(self) -> bool:
         if not self._forks:

@@ -13,7 +13,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.segment_rows import COLUMNS, segment_from_row, segment_to_row
 from kvnotes_local.paths import ensure_private
@@ -42,11 +41,10 @@ class ChatSummary:
 
 @dataclass(frozen=True)
 class Chat:
-    """A stored chat with its segments, the proofs of its answers by segment number, and its parameters."""
+    """A stored chat with its segments and parameters."""
 
     summary: ChatSummary
     segments: tuple[Segment, ...]
-    proofs: dict[int, Proof]
     params: dict[str, object]
 
 
@@ -95,8 +93,8 @@ class ChatStore:
             )
         return chat
 
-    def save(self, chat: str, segments: Sequence[Segment], what: str, proof: Proof | None = None) -> None:
-        """Make the stored segments those given. ``what``: the operation, for the record. ``proof``: of the last segment.
+    def save(self, chat: str, segments: Sequence[Segment], what: str) -> None:
+        """Make the stored segments those given. ``what``: the operation, for the record.
 
         Rows that stay the same are not written again.
         """
@@ -117,11 +115,6 @@ class ChatStore:
                 "INSERT INTO texts VALUES (?, ?, ?)",
                 [(chat, number, segments[number].text) for number in range(same, len(rows))],
             )
-            if proof is not None and rows:
-                self._db.execute(
-                    "UPDATE segments SET proof = ? WHERE chat = ? AND number = ?",
-                    (json.dumps(proof.__dict__), chat, len(rows) - 1),
-                )
             self._db.execute("INSERT INTO operations (chat, at, what) VALUES (?, ?, ?)", (chat, time.time(), what))
             changed = self._db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), chat)).rowcount
             if not changed:
@@ -136,13 +129,12 @@ class ChatStore:
         summary = self.find(chat)
         with _explained(self.path):
             rows = self._db.execute(
-                f"SELECT number, proof, {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (summary.id,)
+                f"SELECT {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (summary.id,)
             ).fetchall()
             (params,) = self._db.execute("SELECT params FROM chats WHERE id = ?", (summary.id,)).fetchone()
         try:
-            segments = tuple(segment_from_row(row[2:]) for row in rows)
-            proofs = {row[0]: Proof(**json.loads(row[1])) for row in rows if row[1]}
-            return Chat(summary, segments, proofs, dict(json.loads(params)))
+            segments = tuple(segment_from_row(row) for row in rows)
+            return Chat(summary, segments, dict(json.loads(params)))
         except (ValueError, TypeError, KeyError) as error:
             raise ChatStoreError(f"The chat {summary.id} in {self.path} is damaged ({error}).") from error
 

@@ -37,9 +37,9 @@ def chat_document(chat: Chat) -> dict[str, Any]:
                 "freshness": segment.freshness.value,
                 "fields": {span.name: span.value for span in segment.fields},
                 "stopped": segment.stopped,
-                "proof": asdict(chat.proofs[number]) if number in chat.proofs else None,
+                "proof": asdict(segment.proof) if segment.proof else None,
             }
-            for number, segment in enumerate(chat.segments)
+            for segment in chat.segments
         ],
     }
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Engine, ModelClass, Progress, Sampling, StopReason
 from kvnotes_local.errors import ContextFullError, SkillError, UsageError
-from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill, rebuild
+from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache, ChatState
 from kvnotes_local.notebook.context_room import turns_to_drop
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
@@ -26,8 +26,8 @@ from kvnotes_local.skills.library import SkillLibrary
 
 DEFAULT_MAX_TOKENS = 512
 
-OnChange = Callable[[tuple[Segment, ...], str, Proof | None], None]
-"""Called after every change with the segments, the operation, and the proof of an answer: the place to store them."""
+OnChange = Callable[[tuple[Segment, ...], str], None]
+"""Called after every change with the segments and the operation: the place to store them."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Notebook:
         on_change: OnChange | None = None,
     ) -> None:
         self._on_full = on_full
-        self._commit = on_change or (lambda segments, what, proof: None)
+        self._commit = on_change or (lambda segments, what: None)
         self.engine = engine
         self._library = library
         self._compiler = compiler
@@ -98,7 +98,7 @@ class Notebook:
         else:
             if seq is not None:
                 engine.free_sequence(seq)
-            notebook._apply(rebuild(segments, ()))
+            notebook.segments = notebook._cache.rebuild(segments)
         return notebook, restored
 
     def park(self, key: str, *, on_disk: bool = False) -> bool:
@@ -137,7 +137,7 @@ class Notebook:
         """Append an exchange as it is, without asking the model."""
         self._remember()
         self.segments += (self._factory.user(user, self._last), self._factory.assistant(assistant))
-        self._commit(self.segments, "say", None)
+        self._commit(self.segments, "say")
 
     def read(self, *, progress: Progress | None = None) -> None:
         """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
@@ -217,16 +217,17 @@ class Notebook:
         generation = self.engine.generate(self._cache.seq, sampling or Sampling(), max_tokens)
         heard = listen(generation, self._factory.format.stop_texts, on_text)
         segment = self._factory.answer(opening, generation, heard.text)
-        self.segments = (*self.segments[:-1], segment)
         proof = replace(
             self._cache.cost,
             generated=len(generation.tokens),
             ttft_ms=(heard.first_token_at - began) * 1e3,
-            recompute_ms=self._cache.speed.milliseconds(len(self.tokens)),
+            recompute_ms=self._cache.speed.milliseconds(len(self.tokens) - opening.n_tokens + segment.n_tokens),
             tokens_per_second=len(generation.tokens) / generation.seconds if generation.seconds else None,
         )
         self.forget_cost()
-        self._commit(self.segments, "answer", proof)
+        segment = replace(segment, proof=proof)
+        self.segments = (*self.segments[:-1], segment)
+        self._commit(self.segments, "answer")
         return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
 
     def regenerate(self, **how: object) -> Reply:
@@ -312,7 +313,7 @@ class Notebook:
         twin._cache = ChatCache(self.engine, self.engine.fork(self._cache.seq, length))
         twin._cache.speed = self._cache.speed
         twin._done, twin._undone, twin._unsettled = [], [], {}
-        twin._commit = lambda segments, what, proof: None
+        twin._commit = lambda segments, what: None
         return twin
 
     def close(self) -> None:
@@ -334,7 +335,7 @@ class Notebook:
             self._cache.forget([state])
             raise
         self._did(state)
-        self._commit(self.segments, what, None)
+        self._commit(self.segments, what)
 
     def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
         self._cache.apply(change.parts, repaired=change.repaired, is_question=logits, logits=logits, progress=progress)
@@ -354,7 +355,7 @@ class Notebook:
         target.append(self._cache.remember(self.segments))
         self.segments = self._cache.come_back(source.pop())
         self._unsettled.clear()
-        self._commit(self.segments, what, None)
+        self._commit(self.segments, what)
         return True
 
     def _settle(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:

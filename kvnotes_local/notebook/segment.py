@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kvnotes_local.engine.turns import FieldSpan, TurnTokens
+from kvnotes_local.notebook.proof import Proof
 
 
 class Kind(StrEnum):
@@ -50,6 +51,7 @@ class Segment:
     ``artifact``: file that the rows came from.
     ``value``: what an erratum says. ``reasoning``: what the model thought before an answer;
     as long as it is in the cache it is tokens ``reasoning_start … reasoning_stop``. ``stopped``: the user cut the answer short.
+    ``proof``: what an answer cost.
     """
 
     kind: Kind
@@ -66,6 +68,7 @@ class Segment:
     reasoning_start: int = 0
     reasoning_stop: int = 0
     stopped: bool = False
+    proof: Proof | None = field(default=None, compare=False)
 
     @property
     def n_tokens(self) -> int:

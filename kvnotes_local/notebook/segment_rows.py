@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
 
 COLUMNS = (
     "kind, name, text, value, reasoning, reasoning_start, reasoning_stop, tokens, content_start, content_stop, fields, runs, "
-    "artifact, stopped"
+    "artifact, stopped, proof"
 )
 
 
@@ -33,12 +35,15 @@ def segment_to_row(segment: Segment) -> tuple[Any, ...]:
         json.dumps([[run.n_tokens, run.freshness.value] for run in segment.runs]),
         segment.artifact,
         int(segment.stopped),
+        None if segment.proof is None else json.dumps(asdict(segment.proof)),
     )
 
 
 def segment_from_row(row: tuple[Any, ...]) -> Segment:
     """A segment from values of COLUMNS. Raises ValueError, TypeError or KeyError for values that make no segment."""
-    kind, name, text, value, reasoning, thought, spoken, tokens, start, stop, fields, runs, artifact, stopped = row
+    kind, name, text, value, reasoning, thought, spoken, tokens, start, stop, fields, runs, artifact, stopped, proof = (
+        row
+    )
     segment = Segment(
         kind=Kind(kind),
         name=str(name),
@@ -54,6 +59,7 @@ def segment_from_row(row: tuple[Any, ...]) -> Segment:
         runs=tuple(Run(int(n), Freshness(freshness)) for n, freshness in json.loads(runs)),
         artifact=None if artifact is None else str(artifact),
         stopped=bool(stopped),
+        proof=None if proof is None else Proof(**json.loads(proof)),
     )
     n = segment.n_tokens
     if not 0 <= segment.content_start <= segment.content_stop <= n or any(token < 0 for token in segment.tokens):

@@ -11,7 +11,6 @@ from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
-from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -64,8 +63,8 @@ def open_chat(
         if system is not None:
             raise UsageError(f"The chat {chat_id} has its system text already. Start a new one for another.")
 
-    def commit(segments: tuple[Segment, ...], what: str, proof: Proof | None) -> None:
-        store.save(chat_id, segments, what, proof)
+    def commit(segments: tuple[Segment, ...], what: str) -> None:
+        store.save(chat_id, segments, what)
 
     if stored is None:
         notebook = Notebook(

@@ -1,0 +1,324 @@
+"""Chats outlive the process: stored as they grow, found again, gone on with, and told apart."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvnotes_local.engine.chat_format import find_chat_format
+from kvnotes_local.engine.llama_engine import LlamaEngine
+from kvnotes_local.engine.protocol import EngineParams, Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.errors import ContextFullError, UsageError
+from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError
+from kvnotes_local.notebook.export import chat_json, chat_markdown
+from kvnotes_local.notebook.notebook import Notebook
+from kvnotes_local.notebook.on_full import OnFull
+from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.notebook.stored_chat import open_chat
+from kvnotes_local.skills.artifact_store import ArtifactStore
+from kvnotes_local.skills.compiler import SkillCompiler
+from kvnotes_local.skills.library import SkillLibrary
+from tests.engine.chat_templates import THINKING
+from tests.zoo import zoo_model
+
+MakeEngine = Callable[..., LlamaEngine]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ChatStore:
+    return ChatStore(tmp_path / "data" / "chats.sqlite")
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> SkillLibrary:
+    folder = tmp_path / "skills" / "lamp"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: lamp\ndescription: d\n---\nThe lamp is {{colour|green}}.\n")
+    return SkillLibrary([folder.parent])
+
+
+def test_a_chat_comes_back_as_it_was(
+    tiny_engine: MakeEngine, store: ChatStore, library: SkillLibrary, tmp_path: Path
+) -> None:
+    engine = tiny_engine()
+    compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"))
+    chat = open_chat(store, engine, "new", library=library, compiler=compiler, system="Be kind to {{who|Ada}}.")
+    chat.notebook.splice("lamp")
+    reply = chat.notebook.ask("Which colour?", max_tokens=5)
+    chat.notebook.set("colour", "blue")
+    stored = store.load(chat.id)
+    assert stored.segments == chat.notebook.segments
+    assert [segment.proof for segment in stored.segments if segment.kind is Kind.ASSISTANT] == [reply.proof]
+    assert stored.summary.title == "Which colour?"
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "falcon-h1", "mamba"])
+@pytest.mark.parametrize("kept", [True, False], ids=["state kept", "state lost"])
+def test_a_new_process_goes_on_with_the_same_answer(
+    zoo_directory: Path, store: ChatStore, library: SkillLibrary, tmp_path: Path, name: str, kept: bool
+) -> None:
+    """The first engine is closed; the second one knows only what is on disk."""
+    params = EngineParams(n_ctx=1024, n_threads=1, type_k=GGMLType.F32, type_v=GGMLType.F32)
+
+    def engine() -> LlamaEngine:
+        return LlamaEngine(zoo_model(name, zoo_directory), params, cache_dir=tmp_path / "cache")
+
+    with engine() as first:
+        compiler = SkillCompiler(first, ArtifactStore(tmp_path / "a"))
+        chat = open_chat(store, first, "new", library=library, compiler=compiler)
+        chat.notebook.splice("lamp")
+        chat.notebook.ask("Which colour?", max_tokens=6)
+        there = chat.notebook.fork() if name in {"llama", "gemma3"} else None
+        assert chat.leave()
+        expected = there.ask("Sure?", max_tokens=8).text if there else None
+    if not kept:
+        for path in (tmp_path / "cache" / "states").iterdir():
+            path.unlink()
+    with engine() as second:
+        compiler = SkillCompiler(second, ArtifactStore(tmp_path / "a"))
+        again = open_chat(store, second, chat.id, library=library, compiler=compiler)
+        assert again.restored is kept
+        assert again.notebook.segments[: len(chat.notebook.segments)] == chat.notebook.segments
+        again.notebook.check()
+        reply = again.notebook.ask("Sure?", max_tokens=8)
+        if kept and expected is not None:
+            assert reply.text == expected
+        if kept:
+            assert reply.proof.prefilled < 60
+        again.notebook.check()
+
+
+def test_a_chat_of_another_model_is_refused(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    chat = open_chat(store, tiny_engine("llama"), "new")
+    chat.notebook.say("a", "b")
+    with pytest.raises(UsageError, match="--model"):
+        open_chat(store, tiny_engine("qwen2"), chat.id)
+
+
+def test_damaged_saved_state_is_not_used(tiny_engine: MakeEngine, store: ChatStore, measurements: Path) -> None:
+    engine = tiny_engine()
+    chat = open_chat(store, engine, "new")
+    chat.notebook.ask("Hello?", max_tokens=3)
+    chat.leave()
+    (path,) = (p for p in (measurements / "states").iterdir() if p.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 0xFF
+    path.write_bytes(data)
+    again = open_chat(store, engine, chat.id)
+    assert again.restored is False
+    again.notebook.check()
+    path.unlink(missing_ok=True)
+
+
+def test_switching_chats_prefills_nothing(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    chats = {key: Notebook(engine) for key in ("a", "b", "c")}
+    for key, notebook in chats.items():
+        notebook.ask(f"I am {key}", max_tokens=3)
+    segments = {key: notebook.segments for key, notebook in chats.items()}
+    expected = {key: notebook.fork().ask("Who?", max_tokens=4).text for key, notebook in chats.items()}
+    for key, notebook in chats.items():
+        assert notebook.park(key)
+    for key in ("b", "a", "c"):
+        notebook, restored = Notebook.resume(engine, segments[key], key)
+        assert restored
+        reply = notebook.ask("Who?", max_tokens=4)
+        assert reply.text == expected[key]
+        assert reply.proof.reused > 0
+
+
+def test_changes_are_in_the_database_before_the_call_returns(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    chat = open_chat(store, tiny_engine(), "new")
+    seen: list[int] = []
+
+    def look(piece: str) -> None:
+        other = ChatStore(store.path)
+        seen.append(len([s for s in other.load(chat.id).segments if s.kind is Kind.USER]))
+        other.close()
+
+    chat.notebook.ask("Am I stored?", max_tokens=3, on_text=look)
+    assert seen
+    assert set(seen) == {1}, "the question must be stored before the answer begins"
+    db = sqlite3.connect(store.path)
+    assert [row[0] for row in db.execute("SELECT what FROM operations ORDER BY number")] == ["ask", "answer"]
+    assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_search_finds_words_in_titles_and_texts(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    engine = tiny_engine()
+    for words in ("the heron stands still", "bread needs time", "a HÉRON flew"):
+        chat = open_chat(store, engine, "new")
+        chat.notebook.say(words, "yes")
+    assert {found.chat.title for found in store.search("heron")} == {"the heron stands still", "a HÉRON flew"}
+    assert len(store.search("bread ti")) == 1
+    assert not store.search("")
+    for attack in ('" OR 1 --', "text:x", "NEAR(", "*", "a AND"):
+        store.search(attack)
+
+
+def test_removing_a_chat_removes_its_texts_and_keeps_others(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    engine = tiny_engine()
+    first, second = open_chat(store, engine, "new"), open_chat(store, engine, "new")
+    first.notebook.say("secret", "x")
+    second.notebook.say("other", "y")
+    store.remove(first.id)
+    assert not store.search("secret")
+    assert [chat.id for chat in store.list()] == [second.id]
+    with pytest.raises(ChatStoreError, match="chats list"):
+        store.load(first.id)
+
+
+def test_exports_hold_what_was_said(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    chat = open_chat(store, tiny_engine(), "new")
+    chat.notebook.say("# not a heading", "fine")
+    stored = store.load(chat.id)
+    assert "# not a heading" in chat_markdown(stored)
+    assert '"text": "# not a heading"' in chat_json(stored)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(ChatStoreError, match=r"chats\.sqlite"):
+        ChatStore(path)
+
+
+def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite"
+    ChatStore(path).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(ChatStoreError, match="newer"):
+        ChatStore(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("kind", "gossip"),
+        ("tokens", b"123"),
+        ("content_stop", 9999),
+        ("runs", '[[1, "fresh"]]'),
+        ("fields", "nonsense"),
+    ],
+)
+def test_rows_that_make_no_segment_are_refused(
+    tiny_engine: MakeEngine, store: ChatStore, column: str, value: object
+) -> None:
+    chat = open_chat(store, tiny_engine(), "new")
+    chat.notebook.say("a", "b")
+    db = sqlite3.connect(store.path)
+    db.execute(f"UPDATE segments SET {column} = ? WHERE number = 1", (value,))
+    db.commit()
+    with pytest.raises(ChatStoreError, match="damaged"):
+        store.load(chat.id)
+
+
+def test_the_database_is_for_its_user_only(store: ChatStore) -> None:
+    assert store.path.stat().st_mode & 0o077 == 0
+
+
+# -- the context is full -------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_turns_leave_a_full_context_and_pinned_ones_stay(
+    tiny_engine: MakeEngine, library: SkillLibrary, tmp_path: Path
+) -> None:
+    engine = tiny_engine(n_ctx=512)
+    notices: list[str] = []
+    compiler = SkillCompiler(engine, ArtifactStore(tmp_path), n_leads=0)
+    notebook = Notebook(engine, library=library, compiler=compiler, system="Short.", on_notice=notices.append)
+    notebook.splice("lamp", repair=0)
+    for number in range(12):
+        notebook.ask(f"Question {number}, a little longer than it has to be?", max_tokens=4)
+        notebook.check()
+    texts = [segment.text for segment in notebook.segments if segment.kind is Kind.USER]
+    assert texts[0] != "Question 0, a little longer than it has to be?"
+    assert texts[-1].startswith("Question 11")
+    assert notebook.skills == ("lamp",)
+    assert "leave" in notices[0]
+    assert len(notebook.tokens) <= 512
+
+
+def test_a_full_context_can_be_refused_instead(tiny_engine: MakeEngine) -> None:
+    notebook = Notebook(tiny_engine(n_ctx=512), on_full=OnFull.REFUSE)
+    notebook.say("Many words that fill it. " * 20, "So be it.")
+    before = notebook.segments
+    with pytest.raises(ContextFullError, match="--n-ctx"):
+        notebook.ask("One more?", max_tokens=50)
+    assert notebook.segments == before
+
+
+# -- reasoning -----------------------------------------------------------------------------------------------------------
+
+
+class Script:
+    """Stands in for the model's free will only: a generation that says given tokens, all else is the real engine."""
+
+    def __init__(self, engine: LlamaEngine, text: str) -> None:
+        self.engine = engine
+        self.tokens = engine.tokenize(text)
+
+    def __call__(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation:
+        generation = Generation()
+
+        def events():  # type: ignore[no-untyped-def]
+            for token in self.tokens:
+                generation.tokens.append(token)
+                yield TokenEvent(token, self.engine.detokenize([token]))
+            generation.stop_reason = StopReason.END
+
+        generation.events = events()
+        return generation
+
+
+def test_reasoning_of_finished_turns_leaves_the_cache_and_stays_in_the_transcript(
+    tiny_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    engine = tiny_engine()
+    chat_format = find_chat_format(THINKING, "", "")
+    assert chat_format.strips_reasoning
+    monkeypatch.setattr(
+        engine, "info", replace(engine.info, chat_format=replace(chat_format, begin=engine.info.chat_format.begin))
+    )
+    monkeypatch.setattr(engine, "generate", Script(engine, "I wonder.\n</think>\n\nYes."))
+    notebook = Notebook(engine)
+    first = notebook.ask("Is it?")
+    assert notebook.segments[-1].text == "Yes."
+    assert notebook.segments[-1].reasoning == "I wonder."
+    with_reasoning = len(notebook.tokens)
+    notebook.ask("Really?")
+    answer = next(segment for segment in notebook.segments if segment.kind is Kind.ASSISTANT)
+    assert engine.detokenize(answer.tokens) == "<|im_start|>assistant\nYes.<|im_end|>\n"
+    assert answer.reasoning == "I wonder."
+    assert answer.n_tokens < first.segment.n_tokens
+    assert with_reasoning > 0
+    notebook.check()
+    notebook.read()
+    notebook.check()
+
+
+def test_logits_after_reasoning_left_are_near_those_of_never_having_had_it(tiny_engine: MakeEngine) -> None:
+    """With one layer less of notes nothing exact can be promised, but rows must be where the template puts them."""
+    engine = tiny_engine()
+    seq = engine.new_sequence()
+    from kvnotes_local.engine.protocol import Decode, Keep
+
+    head, thought, rest = (tuple(engine.tokenize(t)) for t in ("Question. ", "Long thought. ", "Answer. "))
+    engine.apply(seq, [Decode(head + thought + rest)])
+    n, m = len(head), len(head + thought)
+    engine.apply(seq, [Keep(0, n), Keep(m, m + len(rest)), Decode(rest[:1])])
+    engine.check(seq)
+    fresh = engine.new_sequence()
+    found = engine.logits(seq)
+    engine.apply(fresh, [Decode(head + rest + rest[:1])])
+    wanted = engine.logits(fresh)
+    assert np.corrcoef(found, wanted)[0, 1] > 0.8
