@@ -109,6 +109,16 @@ def test_links_in_circles_end_and_linked_skills_are_found(tmp_path: Path) -> Non
 
     assert [skill.name for skill in library.skills] == ["linked"]
     assert library.problems == ()
+    assert library.shadowed == ()
+
+
+def test_a_place_that_is_searched_twice_shadows_nothing(tmp_path: Path) -> None:
+    simple_skill(tmp_path / ".agents" / "skills" / "one")
+
+    library = SkillLibrary.default([tmp_path / ".agents"], cwd=tmp_path, home=tmp_path)
+
+    assert "one" in [skill.name for skill in library.skills]
+    assert library.shadowed == ()
 
 
 @needs_links
