@@ -80,8 +80,10 @@ class LlamaEngine:
         )
         self.params = _completed(params, self._model)
         fingerprint = model_fingerprint(path, cache_dir)
-        self._context = LlamaContext(self._model, self.params)
-        self._spare, self._stage = N_SEQUENCES - 1, N_SEQUENCES - 2
+        # A recurrent state is reserved in full for every sequence.
+        self._n_seq = N_SEQUENCES // 2 if self._model.is_recurrent or self._model.is_hybrid else N_SEQUENCES
+        self._context = LlamaContext(self._model, self.params, n_seq=self._n_seq)
+        self._spare, self._stage = self._n_seq - 1, self._n_seq - 2
         self._converter = GGMLConverter()
         self._sequences: dict[int, SequenceState] = {}
         self._classified = classify(self._model, self._context, self._spare, fingerprint, cache_dir)
@@ -117,11 +119,11 @@ class LlamaEngine:
 
     def new_sequence(self) -> int:
         with self._lock:
-            for seq in range(N_SEQUENCES - 2):
+            for seq in range(self._n_seq - 2):
                 if seq not in self._sequences:
                     self._sequences[seq] = SequenceState(seq)
                     return seq
-        raise EngineError(f"All {N_SEQUENCES - 2} sequences of the context are in use. Close a chat first.")
+        raise EngineError(f"All {self._n_seq - 2} sequences of the context are in use. Close a chat first.")
 
     def free_sequence(self, seq: int) -> None:
         with self._lock:

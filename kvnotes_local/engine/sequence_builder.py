@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvnotes_local.engine.artifact import Artifact
+from kvnotes_local.engine.checkpoints import Checkpoints, go_back
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.protocol import Applied, Decode, Keep, ModelClass, Part, Progress, Splice
 from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
@@ -20,10 +21,11 @@ OpenArtifact = Callable[[Path], Artifact]
 
 @dataclass
 class SequenceState:
-    """A sequence of the context and the tokens that it holds, in order of position."""
+    """A sequence of the context and the tokens that it holds, in order of position. ``checkpoints``: of prefix-only models."""
 
     id: int
     tokens: list[int] = field(default_factory=list)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
 @dataclass
@@ -89,6 +91,8 @@ class SequenceBuilder:
             )
         if self._class is not ModelClass.SPLICE:
             parts = self._decode_what_cannot_move(state, parts)
+        if self._class is ModelClass.PREFIX_ONLY:
+            state.checkpoints.take(self._context, state.id, len(state.tokens))
         prefix = 0
         if parts and isinstance(parts[0], Keep) and parts[0].start == 0:
             prefix = parts.pop(0).n_tokens
@@ -115,18 +119,24 @@ class SequenceBuilder:
         try:
             self._build(state, parts, run, {}, None, ())
         except BaseException:
-            if self._context.try_remove(state.id, length):
-                del state.tokens[length:]
+            if self._class is ModelClass.PREFIX_ONLY and length:
+                checkpoint = state.checkpoints.nearest(length)
+                assert checkpoint is not None  # taken when the plan began
+                go_back(self._context, state.id, checkpoint)
             else:
-                self._context.remove(state.id, -1)
-                state.tokens.clear()
+                self._context.remove(state.id, length)
+            del state.tokens[length:]
             raise
 
     def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run, in_place: bool) -> None:
         old = tuple(state.tokens)
         staged = SequenceState(self._stage, list(old[:prefix]))
+        checkpoint = state.checkpoints.nearest(prefix) if self._class is ModelClass.PREFIX_ONLY else None
         try:
-            if prefix:
+            if prefix and checkpoint is not None and prefix < len(old):
+                self._context.copy(state.id, staged.id)
+                go_back(self._context, staged.id, checkpoint)
+            elif prefix:
                 self._context.copy(state.id, staged.id, 0, prefix)
             self._build(staged, parts, run, {}, state.id, old)
         except ContextFullError:
@@ -142,6 +152,7 @@ class SequenceBuilder:
         self._context.copy(staged.id, state.id)
         self._context.remove(staged.id, -1)
         state.tokens = staged.tokens
+        state.checkpoints.cut(prefix)
 
     def _rebuild_in_place(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
         """Old and new rows do not fit side by side: take the rows to be kept into memory, cut, and put them back."""
@@ -205,12 +216,22 @@ class SequenceBuilder:
             run.advance(part.n_tokens)
 
     def _decode_what_cannot_move(self, state: SequenceState, parts: Sequence[Part]) -> list[Part]:
-        """For memories that hold no rows per token: everything but an untouched prefix is computed again."""
+        """For memories that cannot be cut or moved: everything but a beginning is computed again, from the last checkpoint
+        that the plan still agrees with."""
         result: list[Part] = []
         at = 0
         for part in parts:
-            if isinstance(part, Keep) and not (part.start == at == 0 and part.stop == len(state.tokens)):
-                result.append(Decode(tuple(state.tokens[part.start : part.stop])))
+            if isinstance(part, Keep):
+                kept = 0
+                if part.start == at == 0:
+                    kept = part.stop if part.stop == len(state.tokens) else 0
+                    checkpoint = state.checkpoints.nearest(part.stop)
+                    if not kept and checkpoint is not None:
+                        kept = checkpoint.n_tokens
+                if kept:
+                    result.append(Keep(0, kept))
+                if part.start + kept < part.stop:
+                    result.append(Decode(tuple(state.tokens[part.start + kept : part.stop])))
             elif isinstance(part, Splice):
                 artifact = self._open(part.artifact)
                 if artifact.is_state and at == 0 and part.start == 0 and part.stop == len(artifact.meta.tokens):

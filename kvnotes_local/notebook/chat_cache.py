@@ -32,6 +32,7 @@ class ChatCache:
         self.speed = PrefillSpeed()
         self.cost = Proof()
         self._forks: list[ChatState] = []
+        self._max_forks = 2 if engine.info.model_class is ModelClass.PREFIX_ONLY else MAX_FORKS
 
     @property
     def n_cached(self) -> int:
@@ -66,7 +67,7 @@ class ChatCache:
 
     def remember(self, segments: tuple[Segment, ...]) -> ChatState:
         """The present state, to come back to; costs no cells as long as the present one shares them."""
-        while len(self._forks) >= MAX_FORKS:
+        while len(self._forks) >= self._max_forks:
             self._give_up_oldest()
         try:
             state = ChatState(segments, self.engine.fork(self.seq, self.n_cached))
@@ -74,6 +75,15 @@ class ChatCache:
             return ChatState(segments, None)  # no sequence is free: coming back will read again
         self._forks.append(state)
         return state
+
+    def fork(self, length: int) -> int:
+        """A sequence that shares the first ``length`` cells. Earlier states are given up where no sequence is free."""
+        while True:
+            try:
+                return self.engine.fork(self.seq, length)
+            except EngineError:
+                if not self._give_up_oldest():
+                    raise
 
     def come_back(self, state: ChatState, *, progress: Progress | None = None) -> tuple[Segment, ...]:
         """Make an earlier state the present one; returns its segments. Without its rows, what differs is made anew."""

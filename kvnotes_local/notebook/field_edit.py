@@ -76,7 +76,7 @@ class AutoEdit:
     def _next_token(self, change: Change, question: Sequence[int]) -> int:
         """The likeliest token after the change and the question."""
         engine = self._cache.engine
-        seq = engine.fork(self._cache.seq, self._cache.n_cached)
+        seq = self._cache.fork(self._cache.n_cached)
         try:
             engine.apply(seq, change.parts, logits=False)
             held = engine.tokens(seq)

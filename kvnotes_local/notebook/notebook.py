@@ -310,7 +310,7 @@ class Notebook:
         twin.__dict__.update(self.__dict__)
         twin.segments = self.segments[:place]
         length = min(self.n_cached, len(twin.tokens))
-        twin._cache = ChatCache(self.engine, self.engine.fork(self._cache.seq, length))
+        twin._cache = ChatCache(self.engine, self._cache.fork(length))
         twin._cache.speed = self._cache.speed
         twin._done, twin._undone, twin._unsettled = [], [], {}
         twin._commit = lambda segments, what: None

@@ -388,3 +388,46 @@ def test_a_prefix_only_model_restores_at_the_start_and_reads_later(
     read = desk.notebook()
     read.splice("lamp", read=True)
     assert close(desk.logits(at_start), desk.logits(read))
+
+
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba", "granitehybrid"])
+def test_prefix_only_models_go_back_to_checkpoints(
+    tiny_engine: MakeEngine, library: SkillLibrary, tmp_path: Path, name: str
+) -> None:
+    desk = Desk(tiny_engine(name, n_ctx=2048), library, ArtifactStore(tmp_path))
+    notebook = desk.notebook()
+    notebook.ask("First?", max_tokens=4)
+    notebook.ask("Second?", max_tokens=4)
+    length = len(notebook.tokens)
+    reply = notebook.regenerate(max_tokens=4)
+    # Back to the beginning of the second question, not to the beginning of the chat.
+    assert reply.proof.reused > 0
+    assert reply.proof.prefilled < length / 2
+    notebook.undo()
+    notebook.check()
+    fork = notebook.fork(3)
+    fork.ask("Other?", max_tokens=3)
+    fork.check()
+    fresh = desk.notebook()
+    for segment in fork.segments[1:]:
+        fresh.segments += (segment,)
+    assert close(desk.logits(fork), desk.logits(fresh))
+
+
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba"])
+def test_random_operations_on_prefix_only_models(
+    tiny_engine: MakeEngine, library: SkillLibrary, tmp_path: Path, name: str
+) -> None:
+    desk = Desk(tiny_engine(name, n_ctx=4096), library, ArtifactStore(tmp_path))
+    rng = random.Random(3)
+    notebook = desk.notebook()
+    for _ in range(60):
+        try:
+            random_operation(rng)(notebook)
+        except UsageError:
+            continue
+        notebook.check()
+    fresh = desk.notebook()
+    fresh.segments = notebook.segments
+    # Nothing is ever moved in such a memory, so the logits are those of reading the chat afresh.
+    assert close(desk.logits(notebook), desk.logits(fresh))
