@@ -39,10 +39,10 @@ def main(
 
 def run() -> None:
     """Run the command line; exits 0 done, 1 refused or failed with a message, 2 usage, 3 a gate did not hold."""
-    from kvnotes_local.cli import ask, chats, demo, doctor, models, skills
+    from kvnotes_local.cli import ask, chats, demo, doctor, models, run_episode, skills
     from kvnotes_local.terminal_text import safe_text
 
-    for module in (demo, ask, skills, models, chats, doctor):
+    for module in (demo, ask, skills, models, chats, run_episode, doctor):
         module.register(app)
     try:
         app()

@@ -31,7 +31,8 @@ DEFAULT_WINDOW = 64
 
 @dataclass(frozen=True)
 class EditResult:
-    """What an edit did. ``decoded``: tokens computed for it, trials included. ``reason``: why this level, in words."""
+    """What an edit did. ``decoded``: tokens computed for it, of which ``trial`` only to find the level; ``reason``: why this
+    level, in words."""
 
     field: str
     value: str
@@ -39,3 +40,4 @@ class EditResult:
     decoded: int
     moved: int
     reason: str
+    trial: int = 0

@@ -365,7 +365,8 @@ class Notebook:
             auto = AutoEdit(self._cache, self._factory, self.segments)
             chosen = auto.choose(name, value, question.tokens + opening.tokens)
             done = self.set(name, value, level=chosen.level)
-            results.append(replace(chosen, decoded=chosen.decoded + done.decoded, moved=done.moved))
+            spent = chosen.decoded + done.decoded
+            results.append(replace(chosen, decoded=spent, moved=done.moved, trial=chosen.decoded))
         self._unsettled.clear()
         return tuple(results)
 

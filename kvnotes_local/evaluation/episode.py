@@ -1,0 +1,214 @@
+"""Scripted chats: a TOML file of steps, played on a notebook, each question compared with reading afresh on request."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvnotes_local.engine.protocol import Decode
+from kvnotes_local.errors import KvnotesError
+from kvnotes_local.evaluation.recompute import as_if_read
+from kvnotes_local.evaluation.side_by_side import cosine
+from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel
+from kvnotes_local.notebook.notebook import Notebook
+from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.notebook.segment import all_tokens
+
+_KEYS = {
+    "say": {"answer"},
+    "splice": {"at", "repair", "values"},
+    "set": {"level", "window"},
+    "ask": {"max_tokens", "choices"},
+    "drop": {"clean"},
+    "fork": set(),
+    "undo": set(),
+}
+
+
+class EpisodeError(KvnotesError):
+    """An episode file cannot be read or played; the message names the step."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what to do, with what, and how."""
+
+    number: int
+    action: str
+    argument: Any
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """``system``: None for the model's own system text."""
+
+    system: str | None
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A question against reading the whole chat afresh. ``decision``: the likeliest choice, where choices were given.
+
+    ``kl``: of the next token's distribution, recompute ‖ here, in nats. Times in milliseconds to the first token.
+    """
+
+    cosine: float
+    kl: float
+    top1_agrees: bool
+    decision: str | None
+    recompute_decision: str | None
+    ttft_ms: float
+    recompute_ms: float
+    recompute_tokens: int
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step did. ``proof``: of an answer; ``note``: in words."""
+
+    step: Step
+    note: str
+    proof: Proof | None = None
+    reply: str | None = None
+    compared: Compared | None = None
+
+
+def load_episode(path: Path) -> Episode:
+    """Read and check an episode. Raises EpisodeError."""
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise EpisodeError(f"{path} cannot be read as an episode: {error}.") from error
+    unknown = set(data) - {"system", "step"}
+    if unknown:
+        raise EpisodeError(f"{path}: {sorted(unknown)[0]!r} is not known; an episode has system and [[step]].")
+    system = data.get("system")
+    entries = data.get("step", [])
+    if not (system is None or isinstance(system, str)) or not isinstance(entries, list) or not entries:
+        raise EpisodeError(f"{path}: system has to be a text, and there has to be at least one [[step]].")
+    return Episode(system, tuple(_step(path, number, entry) for number, entry in enumerate(entries, 1)))
+
+
+def _step(path: Path, number: int, entry: Any) -> Step:
+    actions = [key for key in entry if key in _KEYS] if isinstance(entry, dict) else []
+    if len(actions) != 1:
+        raise EpisodeError(f"{path}, step {number}: name exactly one of {', '.join(_KEYS)}.")
+    (action,) = actions
+    options = {key: value for key, value in entry.items() if key != action}
+    unknown = set(options) - _KEYS[action]
+    if unknown:
+        raise EpisodeError(f"{path}, step {number}: {action} does not know {sorted(unknown)[0]!r}.")
+    argument = entry[action]
+    wanted = {"set": dict, "fork": int, "undo": int}.get(action, str)
+    if not isinstance(argument, wanted):
+        raise EpisodeError(f"{path}, step {number}: {action} needs a {wanted.__name__}, not {argument!r}.")
+    return Step(number, action, argument, options)
+
+
+def play(
+    episode: Episode,
+    notebook: Notebook,
+    *,
+    compare: bool = False,
+    told: Callable[[StepReport], None] = lambda report: None,
+) -> list[StepReport]:
+    """Play an episode on a fresh notebook made with its system text. Raises what the steps raise, with the step's number."""
+    reports = []
+    for step in episode.steps:
+        try:
+            notebook, report = _play_step(step, notebook, compare)
+        except EpisodeError:
+            raise
+        except (KvnotesError, ValueError, TypeError) as error:
+            raise EpisodeError(f"Step {step.number} ({step.action}): {error}") from error
+        reports.append(report)
+        told(report)
+    return reports
+
+
+def _play_step(step: Step, notebook: Notebook, compare: bool) -> tuple[Notebook, StepReport]:
+    options = step.options
+    match step.action:
+        case "say":
+            notebook.say(step.argument, str(options.get("answer", "I see.")))
+            return notebook, StepReport(step, "said")
+        case "splice":
+            segment = notebook.splice(step.argument, **options)
+            return notebook, StepReport(step, f"{segment.n_tokens:,} tokens")
+        case "set":
+            level = EditLevel(options.get("level", EditLevel.FIELD_ERRATUM))
+            window = int(options.get("window", DEFAULT_WINDOW))
+            results = [
+                notebook.set(name, str(value), level=level, window=window) for name, value in step.argument.items()
+            ]
+            note = "; ".join(
+                f"{one.field}: {one.level}, {one.decoded:,} decoded, {one.moved:,} moved" for one in results
+            )
+            return notebook, StepReport(step, note)
+        case "drop":
+            notebook.drop(step.argument, clean=bool(options.get("clean", False)))
+            return notebook, StepReport(step, "dropped")
+        case "fork":
+            twin = notebook.fork(step.argument if step.argument >= 0 else None)
+            return twin, StepReport(step, f"going on in a fork of {len(twin.segments)} segments")
+        case "undo":
+            done = sum(notebook.undo() for _ in range(step.argument))
+            return notebook, StepReport(step, f"{done} changes taken back")
+        case _:
+            return notebook, _ask(step, notebook, compare)
+
+
+def _ask(step: Step, notebook: Notebook, compare: bool) -> StepReport:
+    reply = notebook.ask(step.argument, max_tokens=int(step.options.get("max_tokens", 64)), keep_logits=compare)
+    note = "; ".join(f"{edit.field}: {edit.level} ({edit.reason})" for edit in reply.edits)
+    compared = None
+    if compare and reply.first_logits is not None:
+        choices = [str(choice) for choice in step.options.get("choices", [])]
+        compared = _compare(notebook, reply.first_logits, choices, reply.proof.change_ms + reply.proof.ttft_ms)
+    return StepReport(step, note, reply.proof, reply.text, compared)
+
+
+def _compare(notebook: Notebook, found: NDArray[np.float32], choices: list[str], ttft_ms: float) -> Compared:
+    engine = notebook.engine
+    segments = as_if_read(notebook)
+    answer = segments[-1]
+    tokens = all_tokens(segments)[: -answer.n_tokens] + list(answer.tokens[: answer.content_start])
+    seq = engine.new_sequence()
+    try:
+        began = time.perf_counter()
+        engine.apply(seq, [Decode(tuple(tokens))])
+        wanted = engine.logits(seq)
+        elapsed = (time.perf_counter() - began) * 1e3
+    finally:
+        engine.free_sequence(seq)
+    first = [(choice, engine.tokenize(choice)[0]) for choice in choices]
+    return Compared(
+        cosine=cosine(found, wanted),
+        kl=kl_divergence(wanted, found),
+        top1_agrees=bool(np.argmax(found) == np.argmax(wanted)),
+        decision=max(first, key=lambda one: found[one[1]])[0] if first else None,
+        recompute_decision=max(first, key=lambda one: wanted[one[1]])[0] if first else None,
+        ttft_ms=ttft_ms,
+        recompute_ms=elapsed,
+        recompute_tokens=len(tokens),
+    )
+
+
+def kl_divergence(p_logits: NDArray[np.float32], q_logits: NDArray[np.float32]) -> float:
+    """KL(p ‖ q) in nats of the distributions that two vectors of logits stand for."""
+    p = _log_softmax(p_logits)
+    return float((np.exp(p) * (p - _log_softmax(q_logits))).sum())
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    x = logits.astype(np.float64) - float(logits.max())
+    return np.asarray(x - np.log(np.exp(x).sum()))
