@@ -13,6 +13,7 @@ from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.model_class import Classified, probe_token
 from kvnotes_local.engine.protocol import Compiled, CompileJob, EngineParams, ModelClass, ModelInfo, Progress
+from kvnotes_local.engine.rotation_hints import probing_n_ctx
 from kvnotes_local.engine.rows_transfer import RowsTransfer
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.converter import RowConverter
@@ -131,11 +132,9 @@ class _Maker:
 
 
 def _compile_n_ctx(longest: int, live: int, model: LlamaModel) -> int:
-    """Small enough not to waste memory. Models that choose their frequencies by the size of the context (long and short
-    factors, llama.cpp src/llama-model.cpp ``get_rope_factors``) need one of the live size."""
-    if model.metadata(f"{model.arch}.rope.scaling.original_context_length") is not None:
-        return live
-    return min(live, _padded(longest))
+    """Small enough not to waste memory, and on the same side of the model's original context length as the live one: some
+    models choose their frequencies by it (llama.cpp src/llama-model.cpp ``get_rope_factors``)."""
+    return max(min(live, _padded(longest)), min(live, probing_n_ctx(model.pointer, live)))
 
 
 def _padded(n_tokens: int) -> int:

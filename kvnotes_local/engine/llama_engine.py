@@ -301,7 +301,13 @@ class LlamaEngine:
         return load_state(path, self.info, self._state_format, self._classified.layout, self._context.n_ctx)
 
     def _open_artifact(self, path: Path) -> Artifact:
-        return open_artifact(path, model_fingerprint=self.info.fingerprint, rotation=self.info.rotation_fingerprint)
+        return open_artifact(
+            path,
+            model_fingerprint=self.info.fingerprint,
+            rotation=self.info.rotation_fingerprint,
+            layout=self._classified.layout,
+            llama_cpp_version=self.info.llama_cpp_version,
+        )
 
     def _describe(self, fingerprint: str, classified: Classified) -> ModelInfo:
         model = self._model

@@ -28,6 +28,7 @@ class LlamaModel:
         progress: LoadProgress | None = None,
     ) -> None:
         self.path = Path(path)
+        self.n_gpu_layers = n_gpu_layers
         self.header = read_gguf_header(self.path)
         native.start()
         params = api.llama_model_default_params()

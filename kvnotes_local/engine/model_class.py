@@ -9,10 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
+from kvnotes_local.engine import native
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.protocol import ModelClass
+from kvnotes_local.engine.rotation_hints import probing_n_ctx
 from kvnotes_local.engine.rotation_measurement import measure_rotation
 from kvnotes_local.errors import LayoutError, RotationError
 from kvnotes_local.kv.block_types import block_type
@@ -74,9 +76,10 @@ def classify(
 def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path | None) -> tuple[ModelRotation, float]:
     path = None
     if cache_dir is not None:
-        original = model.metadata(f"{model.arch}.rope.scaling.original_context_length")
-        beyond = original is not None and original.isdecimal() and n_ctx > int(original)
-        key = "|".join((fingerprint, str(beyond), version("llama-cpp-python"), str(_RECORD_VERSION)))
+        # Another backend rounds angles otherwise; a larger context may choose other frequency factors.
+        on_gpu = model.n_gpu_layers != 0 and native.supports_gpu()
+        parts = (fingerprint, probing_n_ctx(model.pointer, n_ctx), on_gpu, version("llama-cpp-python"), _RECORD_VERSION)
+        key = "|".join(map(str, parts))
         path = cache_dir / "rotations" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
         known = _load(path)
         if known is not None:

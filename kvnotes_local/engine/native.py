@@ -74,10 +74,15 @@ def _on_log(level: int, text: bytes, user_data: object) -> None:
         return
 
 
+def supports_gpu() -> bool:
+    """Can this build of llama.cpp compute on a GPU?"""
+    return bool(api.llama_supports_gpu_offload())
+
+
 def system_info() -> str:
     """Devices that this build of llama.cpp can use, and the CPU features that it was built with."""
     start()
     text = api.llama_print_system_info().decode("utf-8", "replace")
     features = [part.split("=")[0].strip() for part in text.split("|") if part.strip().endswith("= 1")]
-    gpu = "with GPU offload" if api.llama_supports_gpu_offload() else "CPU only"
+    gpu = "with GPU offload" if supports_gpu() else "CPU only"
     return f"{gpu} ({', '.join(features)})"
