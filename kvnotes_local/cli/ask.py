@@ -23,7 +23,7 @@ from kvnotes_local.cli.options import (
     ThreadsOption,
 )
 from kvnotes_local.cli.output import Output, human_ms
-from kvnotes_local.errors import UsageError
+from kvnotes_local.errors import Cancelled, UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.on_full import OnFull
 
@@ -72,7 +72,7 @@ def ask(
     """Ask one question, with skills spliced in front of it."""
     from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
-    from kvnotes_local.engine.protocol import Sampling
+    from kvnotes_local.engine.protocol import Sampling, StopReason
     from kvnotes_local.notebook.notebook import Notebook
     from kvnotes_local.notebook.stored_chat import open_chat
 
@@ -119,6 +119,8 @@ def ask(
         output.document(_document(session.engine.info, notebook, reply, stored))
         if stored is not None and not stored.leave():
             output.note("The chat's state was not saved for lack of room; next time it is read again.")
+        if reply.stop_reason is StopReason.STOPPED:
+            raise Cancelled("Stopped.")
 
 
 def _document(info: ModelInfo, notebook: Notebook, reply: Reply, stored: StoredChat | None) -> dict[str, object]:

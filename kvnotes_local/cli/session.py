@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvnotes_local.cli.interrupt import cancel_on_interrupt
 from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
+from kvnotes_local.errors import Cancelled
 from kvnotes_local.engine.model_files import FoundModel, find_models, resolve_model
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.paths import Paths, ensure_private
@@ -59,7 +62,8 @@ def open_session(
     from kvnotes_local.engine.gguf_header import read_gguf_header
     from kvnotes_local.engine.llama_engine import DEFAULT_N_CTX, LlamaEngine
     from kvnotes_local.engine.memory import check_memory
-    from kvnotes_local.engine.model_files import embedded_model
+    from kvnotes_local.errors import Cancelled
+from kvnotes_local.engine.model_files import embedded_model
     from kvnotes_local.engine.protocol import EngineParams
     from kvnotes_local.skills.compiler import SkillCompiler
 
@@ -71,26 +75,39 @@ def open_session(
         output.note(f"Fast buffers are off: {check.reason}. {check.cure}")
     size = options.n_ctx or n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
     check_memory(header, size, options.kv_type.ggml, options.kv_type.ggml, options.n_gpu_layers)
-    engine = LlamaEngine(
-        found.path,
-        EngineParams(
-            n_ctx=size,
-            type_k=options.kv_type.ggml,
-            type_v=options.kv_type.ggml,
-            n_gpu_layers=options.n_gpu_layers,
-            n_threads=options.threads,
-            extra_buffers=check.safe,
-        ),
-        cache_dir=cache,
-        log_path=Paths.default().log / "llama.log",
-    )
-    try:
-        store = artifact_store(options)
-        yield Session(
-            engine=engine,
-            library=SkillLibrary.default(skills_dirs),
-            compiler=SkillCompiler(engine, store, store_type=store_type),
-            store=store,
+    stop = threading.Event()
+    loaded: list[LlamaEngine] = []
+
+    def cancel() -> None:
+        stop.set()
+        for one in loaded:
+            one.cancel()
+
+    with cancel_on_interrupt(cancel):
+        engine = LlamaEngine(
+            found.path,
+            EngineParams(
+                n_ctx=size,
+                type_k=options.kv_type.ggml,
+                type_v=options.kv_type.ggml,
+                n_gpu_layers=options.n_gpu_layers,
+                n_threads=options.threads,
+                extra_buffers=check.safe,
+            ),
+            cache_dir=cache,
+            log_path=Paths.default().log / "llama.log",
+            progress=lambda fraction: not stop.is_set(),
         )
-    finally:
-        engine.close()
+        try:
+            loaded.append(engine)
+            if stop.is_set():
+                raise Cancelled("Stopped.")
+            store = artifact_store(options)
+            yield Session(
+                engine=engine,
+                library=SkillLibrary.default(skills_dirs),
+                compiler=SkillCompiler(engine, store, store_type=store_type),
+                store=store,
+            )
+        finally:
+            engine.close()

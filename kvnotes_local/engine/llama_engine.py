@@ -48,6 +48,7 @@ from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.kv.state import parse_state, write_state
 
 DEFAULT_N_CTX = 8192
+MIN_N_CTX = 256
 
 
 class LlamaEngine:
@@ -338,6 +339,9 @@ class LlamaEngine:
 
 def _completed(params: EngineParams, model: LlamaModel) -> EngineParams:
     n_ctx = params.n_ctx or min(DEFAULT_N_CTX, model.n_ctx_train or DEFAULT_N_CTX)
+    if n_ctx < MIN_N_CTX:
+        # llama.cpp aborts the process when a batch has fewer tokens than sequences.
+        raise EngineError(f"A context of {n_ctx:,} tokens is too small. Use --n-ctx {MIN_N_CTX} or more.")
     return replace(params, n_ctx=n_ctx, n_threads=params.n_threads or usable_cores())
 
 

@@ -115,6 +115,15 @@ def test_not_enough_memory_for_the_context(kvnotes: Kvnotes, tiny: Path) -> None
     assert_refused(run, "memory", "--n-ctx", "--kv-type")
 
 
+@pytest.mark.parametrize("n_ctx", [1, 10, 255])
+def test_a_context_too_small_for_llama_cpp(kvnotes: Kvnotes, tiny: Path, n_ctx: int) -> None:
+    assert_refused(kvnotes("ask", "Hi", "--model", tiny, "--n-ctx", n_ctx), "--n-ctx 256")
+
+
+def test_question_longer_than_the_context(kvnotes: Kvnotes, tiny: Path) -> None:
+    assert_refused(kvnotes("ask", "word " * 900, "--model", tiny, "--n-ctx", 512), "context", "--n-ctx")
+
+
 def test_a_crafted_header_is_refused(kvnotes: Kvnotes, tmp_path: Path) -> None:
     file = tmp_path / "huge.gguf"
     file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62) + b"\0" * 64)
