@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from kvnotes_local.cli.interrupt import cancel_on_interrupt
 from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
-from kvnotes_local.errors import Cancelled
 from kvnotes_local.engine.model_files import FoundModel, find_models, resolve_model
 from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.errors import Cancelled
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
@@ -62,8 +62,7 @@ def open_session(
     from kvnotes_local.engine.gguf_header import read_gguf_header
     from kvnotes_local.engine.llama_engine import DEFAULT_N_CTX, LlamaEngine
     from kvnotes_local.engine.memory import check_memory
-    from kvnotes_local.errors import Cancelled
-from kvnotes_local.engine.model_files import embedded_model
+    from kvnotes_local.engine.model_files import embedded_model
     from kvnotes_local.engine.protocol import EngineParams
     from kvnotes_local.skills.compiler import SkillCompiler
 
