@@ -15,6 +15,7 @@ from kvnotes_local.engine import native
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.errors import Cancelled, ContextFullError, EngineError
+from kvnotes_local.kv.block_types import block_type
 
 N_SEQUENCES = 16
 """Sequences of a context: the chat, its forks, and spare ones for building."""
@@ -43,6 +44,17 @@ class AbortFlag:
         return bool(self._buffer[0] != b"\0")
 
 
+def _check_heads(model: LlamaModel, params: EngineParams) -> None:
+    """Without flash attention llama.cpp does not check that blocks of quantized keys fit the heads (as it does with it, in
+    ``llama_init_from_model``); it then reads heads from the middle of a block and computes NaN."""
+    block, head = block_type(params.type_k).block_size, model.header.key_length
+    if params.flash_attn is False and head % block:
+        raise EngineError(
+            f"{params.type_k.name} keys do not fit {model.path.name}: a block of {block} elements does not divide its heads "
+            f"of {head}. Use --kv-type f16."
+        )
+
+
 class LlamaContext:
     """Owner of a ``llama_context *`` with one unified cache shared by ``n_seq`` sequences.
 
@@ -52,6 +64,7 @@ class LlamaContext:
     def __init__(
         self, model: LlamaModel, params: EngineParams, *, n_seq: int = N_SEQUENCES, abort: AbortFlag | None = None
     ) -> None:
+        _check_heads(model, params)
         self.model = model
         self.n_seq = n_seq
         self.abort = abort or AbortFlag()
