@@ -45,6 +45,7 @@ from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
 from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf
 from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.kv.layout import StateLayout
+from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.kv.state import parse_state, write_state
 
 DEFAULT_N_CTX = 8192
@@ -111,6 +112,13 @@ class LlamaEngine:
         if self._classified.layout is None:
             raise EngineError(f"The cache of {self.info.name} is not understood: {self._classified.reason}")
         return self._classified.layout
+
+    @property
+    def rotation(self) -> ModelRotation:
+        """How the keys rotate, as measured. Raises EngineError for a model whose keys are no rotation."""
+        if self._classified.rotation is None:
+            raise EngineError(f"The keys of {self.info.name} cannot be moved: {self._classified.reason}")
+        return self._classified.rotation
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         return self._model.tokenize(text, special=special)
