@@ -88,18 +88,3 @@ def check_rotation(rotation: ModelRotation, layout: StateLayout) -> None:
             f"the rotation was measured for key rows of {found} elements (cache by cache, layer by layer), "
             f"the layout has {wanted}; measure the model again"
         )
-
-
-def rotate(keys: NDArray[np.float32], rotation: LayerRotation, angles: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Turn float32 keys (n_cells, n_head * head_dim) by angles (n_cells, n_rot/2) or (1, n_rot/2); returns a copy.
-
-    Raises RotationError for shapes that do not fit.
-    """
-    from kvnotes_local.kv.turning import TurningTable  # here: turning builds on the classes above
-
-    n = len(keys)
-    if keys.shape != (n, rotation.n_embd) or angles.shape not in {(n, rotation.n_rot // 2), (1, rotation.n_rot // 2)}:
-        raise RotationError(f"keys {keys.shape} and angles {angles.shape} do not fit the rotation")
-    out = np.array(keys, dtype=np.float32, order="C")
-    TurningTable(rotation, angles, n).turn(out, np.zeros_like(out))
-    return out

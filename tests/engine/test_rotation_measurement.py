@@ -21,8 +21,9 @@ from kvnotes_local.engine.rotation_measurement import POSITIONS, MeasuredRotatio
 from kvnotes_local.errors import EngineError, RotationError
 from kvnotes_local.kv.angles import AngleArithmetic, Fusion, float32_angles, theta_scale, yarn_ramp_mix
 from kvnotes_local.kv.layout import GGMLType, StateRows
-from kvnotes_local.kv.rotation import LayerRotation, Pairing, angles, rotate
+from kvnotes_local.kv.rotation import LayerRotation, Pairing, angles
 from kvnotes_local.kv.state import infer_layout, parse_state
+from kvnotes_local.kv.turning import rotate
 from tests.zoo import ZOO, ZooModel, zoo_model
 from tests.zoo.loading import loaded
 

@@ -20,8 +20,9 @@ from kvnotes_local.kv.converter import NUMPY
 from kvnotes_local.kv.hadamard import hadamard
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
 from kvnotes_local.kv.reposition import reposition, reposition_into
-from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, Pairing, angles, rotate
+from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, Pairing, angles
 from kvnotes_local.kv.state import parse_state, write_state
+from kvnotes_local.kv.turning import rotate
 
 F32 = GGMLType.F32
 

@@ -15,8 +15,9 @@ from kv_samples import F16, cache, rotation_for
 from kvnotes_local.errors import RotationError
 from kvnotes_local.kv.angles import AngleArithmetic, Fusion, theta_scale
 from kvnotes_local.kv.layout import StateLayout
-from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, Pairing, angles, check_rotation, rotate
+from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, Pairing, angles, check_rotation
 from kvnotes_local.kv.rotation_json import from_json, rotation_fingerprint, to_json
+from kvnotes_local.kv.turning import rotate
 
 MODES = {Pairing.ADJACENT: 0, Pairing.HALVES: 2}
 
