@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import llama_cpp.llama_cpp as api
@@ -86,7 +86,7 @@ BEHIND_SINKS = 1e-3
 in src/llama-graph.cpp), a score moves by some 1e-4 with the position, and so does what the sink lets through. Measured:
 1.6e-4; without flash attention 2.6e-7."""
 
-_CHAT_FORMAT = cache(find_chat_format)
+_CHAT_FORMAT = lru_cache(find_chat_format)
 
 SPLICE = [spec for spec in ZOO if spec.expected == "splice"]
 
