@@ -3,6 +3,7 @@
 
 .venv/bin/python scripts/model_table.py             write docs/models.md
 .venv/bin/python scripts/model_table.py --check     exit 1 when docs/models.md is not what would be written
+.venv/bin/python scripts/model_table.py --model F   print the table's row for a model file; docs/models.md stays as it is
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from kvnotes_local.engine import native
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.protocol import EngineParams, ModelClass
 from kvnotes_local.errors import KvnotesError
@@ -26,22 +28,27 @@ from tests.zoo import ZOO, ZooModel, zoo_model
 
 DOCUMENT = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- table: scripts/model_table.py -->\n", "<!-- end of table -->\n"
-HEADERS = ("model", "class", "residual", "rotation", "caches", "Hadamard (Q8_0)")
+HEADERS = ("model", "class", "residual", "rotation", "caches", "Hadamard (Q8_0)", "note")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--models", type=Path, help="folder for the tiny models; default: a temporary one")
+    parser.add_argument(
+        "--model", type=Path, action="append", default=[], metavar="FILE", help="a GGUF file to measure"
+    )
     args = parser.parse_args()
+    native.start()  # before the tiny models are built, or llama.cpp tells about each on stderr
+    if args.model:
+        print(table([row(path, path.stem, "") for path in args.model]), end="")
+        return 0
     with tempfile.TemporaryDirectory() as temporary:
-        rows = [row(model, args.models or Path(temporary)) for model in ZOO]
-    lines = [" | ".join(HEADERS), " | ".join("---" for _ in HEADERS), *(" | ".join(cells) for cells in rows)]
-    table = "".join(f"| {line} |\n" for line in lines)
+        rows = [zoo_row(model, args.models or Path(temporary)) for model in ZOO]
     before = DOCUMENT.read_text("utf-8")
     head, rest = before.split(BEGIN)
     _, tail = rest.split(END)
-    after = head + BEGIN + table + END + tail
+    after = head + BEGIN + table(rows) + END + tail
     if not args.check:
         DOCUMENT.write_text(after, "utf-8")
         return 0
@@ -51,20 +58,38 @@ def main() -> int:
     return int(before != after)
 
 
-def row(model: ZooModel, folder: Path) -> tuple[str, ...]:
-    """Cells of one model."""
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Markdown of a table with the given cells."""
+    lines = [HEADERS, tuple("---" for _ in HEADERS), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def zoo_row(model: ZooModel, folder: Path) -> tuple[str, ...]:
+    """Cells of a tiny model."""
     name = model.name if not model.variant else f"{model.name} ({', '.join(model.variant)})"
-    path = zoo_model(model.name, folder)
+    return row(zoo_model(model.name, folder), name, model.notes)
+
+
+def row(path: Path, name: str, note: str) -> tuple[str, ...]:
+    """Cells of one model file. Where there is no ``note``, the reason of a class that is not splice stands in its place."""
     with LlamaEngine(path, EngineParams(n_ctx=512, n_threads=1)) as engine:
         info = engine.info
         if info.model_class is not ModelClass.SPLICE:
-            return name, info.model_class.value, "–", "–", "–", "–"
+            return name, info.model_class.value, "–", "–", "–", "–", note or info.class_reason
         rotation = engine.rotation
         residual = bound(info.rotation_residual or 0.0)
         turning = sorted({describe(layer) for cache in rotation.caches for layer in cache})
         caches = " + ".join(f"{len(cache.layers)}" for cache in engine.layout.caches)
         values = any(layer.v is not None for cache in engine.layout.caches for layer in cache.layers)
-    return name, "splice", residual, "; ".join(turning), caches + ("" if values else ", no values"), hadamard(path)
+    return (
+        name,
+        "splice",
+        residual,
+        "; ".join(turning),
+        caches + ("" if values else ", no values"),
+        hadamard(path),
+        note,
+    )
 
 
 def bound(residual: float) -> str:
