@@ -100,11 +100,13 @@ def _skills() -> Check:
 
 def _places(cache_dir: object) -> Check:
     from kvnotes_local.cli.session import cache_directory
-    from kvnotes_local.paths import Paths
+    from kvnotes_local.paths import Paths, ensure_private
 
     paths = Paths.default()
     try:
         cache = cache_directory(EngineOptions(cache_dir=cache_dir))  # type: ignore[arg-type]
+        ensure_private(paths.data)
+        ensure_private(paths.log)
     except KvnotesError as error:
         return Check("places", False, str(error))
     return Check("places", True, f"cache {cache}, data {paths.data}, logs {paths.log}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -42,6 +43,10 @@ def run() -> None:
     from kvnotes_local.cli import ask, chats, demo, doctor, models, run_episode, skills
     from kvnotes_local.terminal_text import safe_text
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A pipe or console of another encoding gets a replacement character, not a traceback.
+            stream.reconfigure(errors="replace")
     for module in (demo, ask, skills, models, chats, run_episode, doctor):
         module.register(app)
     try:

@@ -39,7 +39,7 @@ ModelOption = Annotated[
 KvTypeOption = Annotated[KvType, typer.Option("--kv-type", help="Element type of the live KV cache.")]
 ContextOption = Annotated[int, typer.Option("--n-ctx", min=0, help="Context size in tokens; 0 chooses.")]
 GpuLayersOption = Annotated[int, typer.Option("--n-gpu-layers", help="Layers on the GPU; -1 for all.")]
-ThreadsOption = Annotated[int, typer.Option("--threads", min=0, help="Threads; 0 for one a core.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=0, max=512, help="Threads; 0 for one a core.")]
 SkillsDirOption = Annotated[
     list[Path] | None, typer.Option("--skills-dir", help="Look for skills here first; repeatable.")
 ]

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from kvnotes_local.errors import KvnotesError
 from kvnotes_local.terminal_text import safe_line, safe_text
 
 
@@ -23,14 +24,12 @@ class Output:
     def document(self, data: Mapping[str, Any]) -> None:
         """Print the result for machines; does nothing without ``--json``."""
         if self.json:
-            sys.stdout.write(json.dumps(data, default=_plain, ensure_ascii=False, indent=2) + "\n")
-            sys.stdout.flush()
+            _write(json.dumps(data, default=_plain, ensure_ascii=False, indent=2) + "\n")
 
     def text(self, text: str = "", *, end: str = "\n") -> None:
         """Print for people; nothing with ``--json``."""
         if not self.json:
-            sys.stdout.write(safe_text(text) + end)
-            sys.stdout.flush()
+            _write(safe_text(text) + end)
 
     def note(self, text: str) -> None:
         """Say on stderr what is going on; nothing with ``--quiet``."""
@@ -43,6 +42,18 @@ class Output:
         if not self.json:
             for line in table_lines(headers, rows, right=right):
                 self.text(line)
+
+
+def _write(text: str) -> None:
+    """Write to stdout. Raises KvnotesError when it is full or closed; a reader that has gone stays a BrokenPipeError."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "standard output is closed"
+        raise KvnotesError(f"The output cannot be written: {reason}. Send it to another place.") from error
 
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as api
 
+from kvnotes_local.paths import ensure_private
+
 LOG_LINES = 400
 MAX_LOG_BYTES = 4 * 1024 * 1024
 
@@ -30,7 +32,7 @@ def start(log_path: Path | None = None) -> None:
     global _started, _log_path
     with _lock:
         if log_path is not None:
-            log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            ensure_private(log_path.parent)
             _log_path = log_path
         if not _started:
             api.llama_log_set(_on_log, ctypes.c_void_p(0))

@@ -130,13 +130,13 @@ class SkillCompiler:
         info = self._engine.info
         try:
             with open_artifact(
-                task.path, model_fingerprint=info.fingerprint, rotation=info.rotation_fingerprint or None, verify=False
+                task.path, model_fingerprint=info.fingerprint, rotation=info.rotation_fingerprint or None
             ) as artifact:
                 if artifact.meta.tokens[-len(task.turn.tokens) :] != task.turn.tokens:
                     return None
                 n_bytes = task.path.stat().st_size
         except (ArtifactError, OSError):
-            return None  # damaged or vanished: it is made anew, and its splice verifies the checksums
+            return None  # damaged or vanished: it is made anew
         self._store.touch_used(task.key)
         return CompiledSkill(
             skill, task.text, task.turn, task.key, task.path, n_bytes, CompileStatus.UP_TO_DATE, self._repair(skill)
@@ -165,7 +165,9 @@ class SkillCompiler:
     ) -> _Task:
         info = self._engine.info
         if info.model_class is ModelClass.PREFILL:
-            raise ArtifactError(f"{info.name} cannot use artifacts: {info.class_reason}")
+            raise ArtifactError(
+                f"{info.name} cannot use artifacts: {info.class_reason} Use ask --read-skills to let the model read the skill."
+            )
         wrapper = wrapper or self._turns.format.skill
         text = skill.text(values)
         turn = self.turn(skill, wrapper=wrapper, values=values)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,11 +95,8 @@ def test_artifact_of_another_model_and_truncated_artifact(
         mine.write_bytes(damage)
         for model in (tiny, other):
             run = kvnotes(*ask, "--model", model)
-            assert "Traceback" not in run.err
-            if run.code == 0:
-                assert json.loads(run.out)["tokens"]["spliced"] > 100
-            else:
-                assert_refused(run, "skills compile note")
+            assert run.code == 0, run.err
+            assert json.loads(run.out)["tokens"]["spliced"] > 100
     run = kvnotes("skills", "compile", "note", "--force", "--model", tiny, "--skills-dir", skills, "--n-ctx", 1024)
     assert run.code == 0, run.err
 
@@ -106,7 +105,7 @@ def test_model_whose_keys_are_no_rotation(kvnotes: Kvnotes, zoo_directory: Path,
     skills = skill_folder(tmp_path, "note", "---\nname: note\ndescription: a note\n---\nThe lamp is green.\n")
     model = zoo_model("gpt2", zoo_directory)
     run = kvnotes("ask", "Hi", "--model", model, "--skill", "note", "--skills-dir", skills, "--max-tokens", 1)
-    assert_refused(run, "not a rotation")
+    assert_refused(run, "not a rotation", "--read-skills")
     assert kvnotes("ask", "Hi", "--model", model, "--max-tokens", 1, "--n-ctx", 512).code == 0
 
 
@@ -128,6 +127,28 @@ def test_a_crafted_header_is_refused(kvnotes: Kvnotes, tmp_path: Path) -> None:
     file = tmp_path / "huge.gguf"
     file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62) + b"\0" * 64)
     assert_refused(kvnotes("models", "info", file), "huge.gguf")
+
+
+@pytest.mark.parametrize("variable", ["KVNOTES_LOG_DIR", "KVNOTES_CACHE_DIR"])
+def test_a_directory_that_cannot_be_made(kvnotes: Kvnotes, tiny: Path, variable: str) -> None:
+    run = kvnotes("ask", "Hi", "--model", tiny, "--max-tokens", 1, env={variable: "/proc/nope"})
+    assert_refused(run, "/proc/nope", variable)
+
+
+def test_an_output_of_another_encoding_gets_replacement_characters(kvnotes: Kvnotes) -> None:
+    run = kvnotes("skills", "list", env={"PYTHONIOENCODING": "ascii"})
+    assert run.code == 0, run.err
+    assert "refund-policy" in run.out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux' /dev/full")
+def test_a_full_output_is_said_in_words(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "kvnotes_local.cli.main", "models", "list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_usage_mistakes_exit_with_2(kvnotes: Kvnotes, tiny: Path) -> None:
