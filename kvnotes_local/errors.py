@@ -46,5 +46,9 @@ class ArtifactError(KvnotesError):
     """An artifact is damaged, or was made for another model, layout or version."""
 
 
+class DiskFullError(ArtifactError):
+    """There is no room for an artifact; nothing of it was written."""
+
+
 class UsageError(KvnotesError):
     """The request makes no sense as asked (exit code 2)."""

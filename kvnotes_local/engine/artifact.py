@@ -8,6 +8,7 @@ tensor, ``state``.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from kvnotes_local.engine.tensor_file import (
     write_tensor_file,
 )
 from kvnotes_local.engine.turns import FieldSpan
-from kvnotes_local.errors import ArtifactError, LayoutError
+from kvnotes_local.errors import ArtifactError, DiskFullError, LayoutError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows, TensorLayout
 
@@ -59,6 +60,8 @@ __all__ = [
 
 _STATE = "state"
 _CHUNK_BYTES = 4 << 20
+_NO_ROOM = frozenset(getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name))
+"""The disk is full, the user's share of it is, or a limit on the size of files is met."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,8 @@ def _write(path: Path, meta: ArtifactMeta, specs: list[TensorSpec], arrays: dict
             raise ArtifactError(f"{path} cannot be written ({error}); check the rights of its folder") from error
     except OSError as error:
         size = sum(spec.n_bytes for spec in specs)
-        raise ArtifactError(
+        kind = DiskFullError if error.errno in _NO_ROOM else ArtifactError
+        raise kind(
             f"{path} ({size / 1e6:.1f} MB) cannot be written ({error}); "
             "make room with 'kvnotes skills gc', or choose another --cache-dir"
         ) from error

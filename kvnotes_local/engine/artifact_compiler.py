@@ -1,4 +1,4 @@
-"""Computes the rows of an artifact: the tokens behind each lead, in an F16 context of their own."""
+"""Computes the rows of artifacts: the tokens of each job behind its leads, in one F16 context for the whole batch."""
 
 from __future__ import annotations
 
@@ -8,141 +8,189 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from kvnotes_local.engine.artifact import ArtifactMeta, StoreType, write_artifact, write_state_artifact
+from kvnotes_local.engine.compile_packs import NumberedJob, Pack, cells_needed, pack_jobs
 from kvnotes_local.engine.context import AbortFlag, LlamaContext
-from kvnotes_local.engine.live_layout import read_live_layout
+from kvnotes_local.engine.lead_prefill import LeadPrefill
 from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.model_class import Classified, probe_token
-from kvnotes_local.engine.protocol import Compiled, CompileJob, EngineParams, ModelClass, ModelInfo, Progress
+from kvnotes_local.engine.model_class import Classified
+from kvnotes_local.engine.protocol import (
+    BatchCost,
+    Compiled,
+    CompileJob,
+    CompileListener,
+    EngineParams,
+    JobDone,
+    JobFailed,
+    JobProgress,
+    JobSkipped,
+    ModelClass,
+    ModelInfo,
+)
 from kvnotes_local.engine.rotation_hints import probing_n_ctx
-from kvnotes_local.engine.rows_transfer import RowsTransfer
-from kvnotes_local.errors import ArtifactError
+from kvnotes_local.errors import ArtifactError, Cancelled, DiskFullError, KvnotesError
 from kvnotes_local.kv.converter import RowConverter
-from kvnotes_local.kv.layout import CacheLayout, GGMLType, StateLayout, StateRows, TensorLayout
+from kvnotes_local.kv.layout import CacheLayout, GGMLType, StateLayout, TensorLayout
 from kvnotes_local.kv.rows import average_rows
 
-_SPARE = 1
+_SAMPLE_SHARE = 0.06
+"""How much of a batch is decoded a second time to know llama.cpp's own speed."""
 
 
-def compile_artifact(
-    model: LlamaModel,
-    info: ModelInfo,
-    classified: Classified,
-    params: EngineParams,
-    converter: RowConverter,
-    job: CompileJob,
-    abort: AbortFlag,
-    progress: Progress | None,
-) -> Compiled:
-    """Compute and write one artifact. Raises ArtifactError, ContextFullError, Cancelled."""
-    if classified.model_class is ModelClass.PREFILL:
-        raise ArtifactError(f"{info.name} cannot use artifacts: {classified.reason}")
-    began = time.perf_counter()
-    longest = max(map(len, job.leads)) + len(job.tokens)
-    if longest > info.n_ctx:
-        raise ArtifactError(
-            f"{job.labels.skill} has {len(job.tokens):,} tokens; with the chat that it is read behind it needs a context of "
-            f"{longest:,}, and this one has {info.n_ctx:,}. Use a larger --n-ctx or split the skill."
-        )
-    whole = classified.model_class is ModelClass.PREFIX_ONLY
-    context = LlamaContext(
-        model,
-        # A whole state cannot be converted, so it is made in the types of the live context.
-        replace(params, n_ctx=min(params.n_ctx, _padded(longest)))
-        if whole
-        else replace(
-            params, type_k=GGMLType.F16, type_v=GGMLType.F16, n_ctx=_compile_n_ctx(longest, params.n_ctx, model)
-        ),
-        n_seq=2,
-        abort=abort,
-    )
-    try:
-        maker = _Maker(context, model, classified, converter, job, progress)
-        meta = _meta(info, job, len(job.leads[-1]))
-        if whole:
-            meta = replace(meta, tokens=job.leads[0] + job.tokens, position_start=0)
-            write_state_artifact(job.path, meta, maker.whole_state())
-        else:
-            write_artifact(job.path, meta, maker.rows())
-    finally:
-        context.close()
-    return Compiled(
-        path=job.path,
-        n_tokens=len(meta.tokens),
-        n_bytes=job.path.stat().st_size,
-        decoded=maker.decoded,
-        decode_seconds=maker.decode_seconds,
-        seconds=time.perf_counter() - began,
-    )
-
-
-class _Maker:
-    """Decodes a job's tokens behind its leads and takes the rows out."""
+class ArtifactCompiler:
+    """Makes the artifacts of one batch of jobs; ``listen`` hears how each goes."""
 
     def __init__(
         self,
-        context: LlamaContext,
         model: LlamaModel,
+        info: ModelInfo,
         classified: Classified,
+        params: EngineParams,
         converter: RowConverter,
-        job: CompileJob,
-        progress: Progress | None,
+        abort: AbortFlag,
+        listen: CompileListener,
     ) -> None:
-        self._context = context
         self._model = model
+        self._info = info
         self._classified = classified
+        self._params = params
         self._converter = converter
-        self._job = job
-        self._progress = progress
-        self._total = sum(len(lead) + len(job.tokens) for lead in job.leads)
-        self.decoded = 0
-        self.decode_seconds = 0.0
+        self._abort = abort
+        self._listen = listen
 
-    def whole_state(self) -> memoryview:
-        self._decode(self._job.leads[0] + self._job.tokens)
-        return self._context.get_state(0)
-
-    def rows(self) -> StateRows:
-        """Rows of the job's tokens at the positions that they have behind the last lead; F16, or Q8_0 as the job says."""
-        assert self._classified.rotation is not None
-        layout = read_live_layout(self._model, self._context, _SPARE, probe_token(self._model))
-        transfer = RowsTransfer(
-            self._context, layout, self._classified.rotation, _SPARE, self._model.n_swa, self._converter
-        )
-        target = len(self._job.leads[-1])
-        versions: list[StateRows] = []
-        for lead in self._job.leads:
-            self._decode(lead + self._job.tokens)
-            rows = transfer.read(0, len(lead), len(lead) + len(self._job.tokens))
-            versions.append(transfer.moved(rows, target - len(lead), _without_hadamard(layout)))
-            self._context.remove(0, -1)
-        mean = average_rows(versions) if len(versions) > 1 else versions[0]
-        return transfer.moved(mean, 0, _stored_layout(mean.layout, self._job.store))
-
-    def _decode(self, tokens: Sequence[int]) -> None:
-        done = self.decoded
-
-        def advance(n_tokens: int) -> None:
-            if self._progress is not None:
-                self._progress(done + n_tokens, self._total)
-
+    def run(self, jobs: Sequence[CompileJob]) -> BatchCost:
+        """See ``Engine.compile_many``."""
         began = time.perf_counter()
-        self._context.decode(0, tokens, 0, progress=advance)
-        self.decode_seconds += time.perf_counter() - began
-        self.decoded += len(tokens)
+        wanted = self._possible(jobs)
+        if not wanted:
+            return BatchCost()
+        whole = self._classified.model_class is ModelClass.PREFIX_ONLY
+        packs = [(one,) for one in wanted] if whole else pack_jobs(wanted, self._params.n_ubatch)
+        context = LlamaContext(
+            self._model, self._context_params(packs, whole), n_seq=2 if whole else 16, abort=self._abort
+        )
+        try:
+            prefill = LeadPrefill(context, self._model, self._classified, self._converter, whole=whole)
+            rest = sum(one.n_decoded for one in wanted)
+            for pack in packs:
+                here = tuple(one for one in pack if not self._skip(one))
+                if here:
+                    self._make(prefill, here)
+                rest -= sum(one.n_decoded for one in pack)
+                if here and not whole and rest > 0:
+                    self._sample(prefill, here, rest)
+        finally:
+            context.close()
+        cost = prefill.cost
+        return replace(cost, seconds=time.perf_counter() - began - cost.sample_seconds)
 
+    def _possible(self, jobs: Sequence[CompileJob]) -> list[NumberedJob]:
+        possible = []
+        for number, job in enumerate(jobs):
+            longest = max(map(len, job.leads)) + len(job.tokens)
+            if self._classified.model_class is ModelClass.PREFILL:
+                error = ArtifactError(f"{self._info.name} cannot use artifacts: {self._classified.reason}")
+            elif longest > self._info.n_ctx:
+                error = ArtifactError(
+                    f"{job.labels.skill} has {len(job.tokens):,} tokens; with the chat that it is read behind it needs a "
+                    f"context of {longest:,}, and this one has {self._info.n_ctx:,}. "
+                    "Use a larger --n-ctx or split the skill."
+                )
+            else:
+                possible.append(NumberedJob(number, job))
+                continue
+            self._listen(JobFailed(number, error))
+        return possible
 
-def _compile_n_ctx(longest: int, live: int, model: LlamaModel) -> int:
-    """Small enough not to waste memory, and on the same side of the model's original context length as the live one: some
-    models choose their frequencies by it (llama.cpp src/llama-model.cpp ``get_rope_factors``)."""
-    return max(min(live, _padded(longest)), min(live, probing_n_ctx(model.pointer, live)))
+    def _context_params(self, packs: Sequence[Pack], whole: bool) -> EngineParams:
+        n_cells = cells_needed(packs)
+        live = self._params.n_ctx
+        if whole:
+            # A whole state cannot be converted, so it is made in the types of the live context.
+            return replace(self._params, n_ctx=min(live, _padded(n_cells)))
+        # Some models choose their frequencies by the size of the context (llama.cpp src/llama-model.cpp
+        # ``get_rope_factors``), so this one has to be on the same side of the original length as the live one.
+        side = probing_n_ctx(self._model.pointer, live)
+        n_ctx = max(_padded(n_cells), min(live, side))
+        if probing_n_ctx(self._model.pointer, n_ctx) != side:
+            n_ctx = live
+        return replace(self._params, type_k=GGMLType.F16, type_v=GGMLType.F16, n_ctx=n_ctx)
+
+    def _skip(self, one: NumberedJob) -> bool:
+        if not (one.job.keep_existing and one.job.path.exists()):
+            return False
+        self._listen(JobSkipped(one.number))
+        return True
+
+    def _make(self, prefill: LeadPrefill, pack: Pack) -> None:
+        """Make the artifacts of jobs that are decoded together."""
+        decoding = prefill.cost.decode_seconds
+        reported = {one.number: 0 for one in pack}
+
+        def advance(number: int, done: int) -> None:
+            total = len(next(one for one in pack if one.number == number).job.tokens)
+            if done > reported[number]:
+                reported[number] = done
+                self._listen(JobProgress(number, done, total))
+
+        try:
+            prefill.read(pack, advance)
+        except Cancelled:
+            raise
+        except KvnotesError as error:
+            if len(pack) == 1:
+                self._listen(JobFailed(pack[0].number, error))
+                return
+            for one in pack:  # one of them may be at fault, so each gets a try of its own
+                self._make(prefill, (one,))
+            return
+        decoding = prefill.cost.decode_seconds - decoding
+        n_decoded = sum(one.n_decoded for one in pack)
+        for one in pack:
+            began = time.perf_counter()
+            try:
+                n_tokens = self._write(prefill, one)
+            except DiskFullError as error:
+                self._listen(JobFailed(one.number, error))
+                raise
+            except KvnotesError as error:
+                self._listen(JobFailed(one.number, error))
+                continue
+            finally:
+                prefill.drop(one)
+            share = decoding * one.n_decoded / n_decoded
+            compiled = Compiled(
+                path=one.job.path,
+                n_tokens=n_tokens,
+                n_bytes=one.job.path.stat().st_size,
+                decoded=one.n_decoded,
+                decode_seconds=share,
+                seconds=share + time.perf_counter() - began,
+            )
+            self._listen(JobDone(one.number, compiled))
+
+    def _write(self, prefill: LeadPrefill, one: NumberedJob) -> int:
+        job = one.job
+        meta = _meta(self._info, job, len(job.leads[-1]))
+        if prefill.whole:
+            meta = replace(meta, tokens=job.leads[0] + job.tokens, position_start=0)
+            write_state_artifact(job.path, meta, prefill.state(one))
+        else:
+            versions = prefill.rows(one)
+            mean = average_rows(versions, self._converter) if len(versions) > 1 else versions[0]
+            write_artifact(job.path, meta, prefill.stored(mean, _stored_layout(mean.layout, job.store)))
+        return len(meta.tokens)
+
+    def _sample(self, prefill: LeadPrefill, pack: Pack, rest: int) -> None:
+        """Decode a pack again now and then, while there is enough to do for it to be worth it."""
+        cost = prefill.cost
+        again = pack[0].job if len(pack) == 1 else None
+        n_tokens = len(again.tokens) if again is not None else sum(one.n_decoded for one in pack)
+        if cost.sample_tokens + n_tokens <= _SAMPLE_SHARE * (cost.decoded + rest):
+            prefill.sample(pack)
 
 
 def _padded(n_tokens: int) -> int:
     return -(-n_tokens // 256) * 256
-
-
-def _without_hadamard(layout: StateLayout) -> StateLayout:
-    return StateLayout(tuple(replace(cache, v_trans=False, k_hadamard=0, v_hadamard=0) for cache in layout.caches))
 
 
 def _stored_layout(layout: StateLayout, store: StoreType) -> StateLayout:

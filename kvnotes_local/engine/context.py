@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import llama_cpp.llama_cpp as api
@@ -19,6 +20,15 @@ from kvnotes_local.kv.block_types import block_type
 
 N_SEQUENCES = 16
 """Sequences of a context: the chat, its forks, and spare ones for building."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tokens to compute at positions ``start …`` of a sequence that ends at ``start - 1``."""
+
+    seq: int
+    tokens: tuple[int, ...]
+    start: int
 
 
 class AbortFlag:
@@ -146,6 +156,35 @@ class LlamaContext:
                     all_logits[first + i] = self._logits_row(i)
             if progress is not None:
                 progress(first + n)
+
+    def decode_runs(self, runs: Sequence[Run], *, progress: Callable[[int], None] | None = None) -> None:
+        """Compute tokens of several sequences together: batches are filled from one run after the other.
+
+        ``progress`` is called with the tokens done so far, over all runs. Raises as ``decode``; all sequences then end where
+        they ended before.
+        """
+        cells = [(token, run.start + at, run.seq) for run in runs for at, token in enumerate(run.tokens)]
+        batch = self._batch
+        for first in range(0, len(cells), self.n_batch):
+            chunk = cells[first : first + self.n_batch]
+            batch.n_tokens = len(chunk)
+            for i, (token, position, seq) in enumerate(chunk):
+                batch.token[i] = token
+                batch.pos[i] = position
+                batch.n_seq_id[i] = 1
+                batch.seq_id[i][0] = seq
+                batch.logits[i] = False
+            status = int(api.llama_decode(self.pointer, batch))
+            if status != 0:
+                for run in runs:
+                    self.remove(run.seq, run.start)
+                raise self._decode_error(status, len(cells), min(run.start for run in runs))
+            if progress is not None:
+                progress(first + len(chunk))
+
+    def synchronize(self) -> None:
+        """Wait until what was decoded is computed: on a GPU ``decode`` comes back earlier."""
+        api.llama_synchronize(self.pointer)
 
     def last_logits(self) -> NDArray[np.float32]:
         """float32 (n_vocab,), a copy, of the last decoded token for which logits were asked."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kvnotes_local.engine import native
 from kvnotes_local.engine.artifact import Artifact, open_artifact
-from kvnotes_local.engine.artifact_compiler import compile_artifact
+from kvnotes_local.engine.artifact_compiler import ArtifactCompiler
 from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
 from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
 from kvnotes_local.engine.fingerprint import model_fingerprint
@@ -27,10 +27,16 @@ from kvnotes_local.engine.model import LlamaModel, LoadProgress
 from kvnotes_local.engine.model_class import Classified, classify
 from kvnotes_local.engine.protocol import (
     Applied,
+    BatchCost,
     Compiled,
+    CompileEvent,
     CompileJob,
+    CompileListener,
     EngineParams,
     Generation,
+    JobDone,
+    JobFailed,
+    JobProgress,
     ModelInfo,
     Part,
     Progress,
@@ -196,18 +202,34 @@ class LlamaEngine:
         return generation
 
     def compile(self, job: CompileJob, *, progress: Progress | None = None) -> Compiled:
+        ends: list[CompileEvent] = []
+
+        def listen(event: CompileEvent) -> None:
+            if not isinstance(event, JobProgress):
+                ends.append(event)
+            elif progress is not None:
+                progress(event.done, event.total)
+
+        self.compile_many([replace(job, keep_existing=False)], listen=listen)
+        end = ends[0]
+        if isinstance(end, JobFailed):
+            raise end.error
+        assert isinstance(end, JobDone)
+        return end.compiled
+
+    def compile_many(self, jobs: Sequence[CompileJob], *, listen: CompileListener | None = None) -> BatchCost:
         with self._lock:
             self._context.abort.clear()
-            return compile_artifact(
+            compiler = ArtifactCompiler(
                 self._model,
                 self.info,
                 self._classified,
                 self.params,
                 self._converter,
-                job,
                 self._context.abort,
-                progress,
+                listen or (lambda event: None),
             )
+            return compiler.run(jobs)
 
     def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
         with self._lock:

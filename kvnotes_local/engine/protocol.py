@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kvnotes_local.engine.chat_format import ChatFormat
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.errors import KvnotesError
 from kvnotes_local.kv.layout import GGMLType
 
 
@@ -211,7 +212,8 @@ class CompileJob:
     """One artifact to be made: rows of ``tokens`` computed behind each of ``leads`` (the mean when there are several).
 
     ``store``: F16, or Q8_0 at half the size. For a prefix-only model there is one lead and the whole state is kept.
-    ``labels``: provenance that the engine does not know; the engine fills in the rest.
+    ``labels``: provenance that the engine does not know; the engine fills in the rest. ``keep_existing``: do nothing if
+    ``path`` exists when the job's turn comes, because another process has made it meanwhile.
     """
 
     tokens: tuple[int, ...]
@@ -219,11 +221,15 @@ class CompileJob:
     path: Path
     labels: ArtifactLabels
     store: StoreType = StoreType.F16
+    keep_existing: bool = False
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A written artifact. ``decoded``: tokens that were computed for it, leads included."""
+    """A written artifact. ``decoded``: tokens that were computed for it, once for each lead, without the leads' own.
+
+    ``decode_seconds`` is the time in llama.cpp; jobs that were decoded together share it by their tokens.
+    """
 
     path: Path
     n_tokens: int
@@ -231,6 +237,66 @@ class Compiled:
     decoded: int
     decode_seconds: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """``done`` of the ``total`` tokens of job number ``job`` are computed (leads do not count)."""
+
+    job: int
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class JobDone:
+    """The artifact of job number ``job`` is written."""
+
+    job: int
+    compiled: Compiled
+
+
+@dataclass(frozen=True)
+class JobSkipped:
+    """Job number ``job`` said ``keep_existing``, and its file is there."""
+
+    job: int
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """Job number ``job`` cannot be done; nothing of it was written."""
+
+    job: int
+    error: KvnotesError
+
+
+CompileEvent = JobProgress | JobDone | JobSkipped | JobFailed
+CompileListener = Callable[[CompileEvent], None]
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """What ``compile_many`` took. ``decoded``: tokens computed, leads included; ``seconds`` covers everything but the sample.
+
+    ``sample_tokens`` were decoded a second time by llama.cpp alone, in the same batch sizes and at the same positions, in
+    ``sample_seconds``: the prefill speed to compare with. Both are 0 where the jobs were too few to be worth it.
+    """
+
+    decoded: int = 0
+    seconds: float = 0.0
+    decode_seconds: float = 0.0
+    sample_tokens: int = 0
+    sample_seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.decoded / self.seconds if self.seconds else None
+
+    @property
+    def plain_tokens_per_second(self) -> float | None:
+        """Of the sample."""
+        return self.sample_tokens / self.sample_seconds if self.sample_seconds else None
 
 
 class Engine(Protocol):
@@ -294,6 +360,15 @@ class Engine(Protocol):
 
     def compile(self, job: CompileJob, *, progress: Progress | None = None) -> Compiled:
         """Make an artifact in a context of its own, F16, whatever the live one is. Raises ArtifactError, Cancelled."""
+        ...
+
+    def compile_many(self, jobs: Sequence[CompileJob], *, listen: CompileListener | None = None) -> BatchCost:
+        """Make artifacts one after the other in one context; each lead is computed once, short jobs are decoded together.
+
+        ``listen`` is called from the calling thread, in order, with plain dataclasses: a child process sends each as one
+        message, and the returned cost as the last. Every job ends in JobDone, JobSkipped or JobFailed; a failed one does
+        not stop the others. Raises Cancelled (what is done stays), and DiskFullError after the JobFailed that met it.
+        """
         ...
 
     def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
