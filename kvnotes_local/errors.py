@@ -34,6 +34,26 @@ class ContextFullError(EngineError):
     """The tokens asked for do not fit into the context."""
 
 
+class EngineLost(EngineError):
+    """The engine was started again since: the rows of this sequence are gone and have to be made anew."""
+
+
+class EngineCrashed(EngineLost):
+    """The engine process died or got stuck. It is started again with the next call; chats are put together from what is stored.
+
+    ``operation``: name of the call. ``cause``: how it ended. ``log``: its last lines. ``again``: the second time in a row.
+    """
+
+    def __init__(
+        self, message: str, *, operation: str = "", cause: str = "", log: tuple[str, ...] = (), again: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.cause = cause
+        self.log = log
+        self.again = again
+
+
 class Cancelled(KvnotesError):
     """The user stopped the operation; what was there before is unchanged."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvnotes_local.engine.child_engine import ChildEngine
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.model_files import embedded_model
 from kvnotes_local.engine.protocol import EngineParams
@@ -39,18 +40,29 @@ def measurements(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("measurements")
 
 
-MakeEngine = Callable[..., LlamaEngine]
+AnyEngine = LlamaEngine | ChildEngine
+MakeEngine = Callable[..., AnyEngine]
 
 
 @pytest.fixture
-def tiny_engine(zoo_directory: Path, measurements: Path) -> Iterator[MakeEngine]:
+def engine_class() -> type[AnyEngine]:
+    """What ``tiny_engine`` makes; ``both_engines`` overrides it."""
+    return LlamaEngine
+
+
+both_engines = pytest.mark.parametrize("engine_class", [LlamaEngine, ChildEngine], ids=["here", "apart"])
+"""For tests of what has to hold for the engine in a process of its own as well."""
+
+
+@pytest.fixture
+def tiny_engine(zoo_directory: Path, measurements: Path, engine_class: type[AnyEngine]) -> Iterator[MakeEngine]:
     """Makes engines of zoo models: ``tiny_engine("qwen2", kv_type=GGMLType.Q8_0)``; closed after the test."""
-    engines: list[LlamaEngine] = []
+    engines: list[AnyEngine] = []
 
     def make(
         name: str = "llama", *, kv_type: GGMLType = GGMLType.F32, n_ctx: int = 1024, **params: object
-    ) -> LlamaEngine:
-        engine = LlamaEngine(
+    ) -> AnyEngine:
+        engine = engine_class(
             zoo_model(name, zoo_directory),
             EngineParams(n_ctx=n_ctx, type_k=kv_type, type_v=kv_type, n_threads=1, **params),  # type: ignore[arg-type]
             cache_dir=measurements,

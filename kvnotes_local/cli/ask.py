@@ -12,7 +12,9 @@ from kvnotes_local.cli.options import (
     ContextOption,
     DataDirOption,
     EngineOptions,
+    FastBuffersOption,
     GpuLayersOption,
+    IsolateOption,
     JsonOption,
     KvType,
     KvTypeOption,
@@ -63,6 +65,8 @@ def ask(
     n_ctx: ContextOption = 0,
     n_gpu_layers: GpuLayersOption = -1,
     threads: ThreadsOption = 0,
+    isolate: IsolateOption = False,
+    fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
     data_dir: DataDirOption = None,
@@ -78,7 +82,7 @@ def ask(
 
     values = fields(set_field or [])
     output = Output(as_json, quiet)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
+    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         stored = None
         how = {"library": session.library, "compiler": session.compiler, "system": system, "on_notice": output.note}

@@ -40,6 +40,12 @@ KvTypeOption = Annotated[KvType, typer.Option("--kv-type", help="Element type of
 ContextOption = Annotated[int, typer.Option("--n-ctx", min=0, help="Context size in tokens; 0 chooses.")]
 GpuLayersOption = Annotated[int, typer.Option("--n-gpu-layers", help="Layers on the GPU; -1 for all.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=0, max=512, help="Threads; 0 for one a core.")]
+IsolateOption = Annotated[
+    bool, typer.Option("--isolate", help="Run llama.cpp in a process of its own: a crash costs no chat.")
+]
+FastBuffersOption = Annotated[
+    bool, typer.Option("--fast-buffers/--no-fast-buffers", help="Weights repacked for this CPU, where that works.")
+]
 SkillsDirOption = Annotated[
     list[Path] | None, typer.Option("--skills-dir", help="Look for skills here first; repeatable.")
 ]
@@ -63,3 +69,5 @@ class EngineOptions:
     n_gpu_layers: int = -1
     threads: int = 0
     cache_dir: Path | None = None
+    isolate: bool = False
+    fast_buffers: bool = True

@@ -12,7 +12,9 @@ from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
     EngineOptions,
+    FastBuffersOption,
     GpuLayersOption,
+    IsolateOption,
     JsonOption,
     KvType,
     KvTypeOption,
@@ -41,6 +43,8 @@ def run_episode(
     n_ctx: ContextOption = 0,
     n_gpu_layers: GpuLayersOption = -1,
     threads: ThreadsOption = 0,
+    isolate: IsolateOption = False,
+    fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
@@ -53,7 +57,7 @@ def run_episode(
 
     output = Output(as_json, quiet)
     episode = load_episode(file)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
+    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         notebook = Notebook(
             session.engine,

@@ -20,7 +20,9 @@ from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
 
 if TYPE_CHECKING:
+    from kvnotes_local.engine.child_engine import ChildEngine
     from kvnotes_local.engine.llama_engine import LlamaEngine
+    from kvnotes_local.engine.protocol import Engine
     from kvnotes_local.skills.compiler import SkillCompiler
 
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 class Session:
     """A loaded model with what skills need."""
 
-    engine: LlamaEngine
+    engine: Engine
     library: SkillLibrary
     compiler: SkillCompiler
     store: ArtifactStore
@@ -47,6 +49,17 @@ def chosen_model(options: EngineOptions) -> FoundModel:
     return resolve_model(options.model, find_models())
 
 
+def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine]:
+    """The engine in this process, or with ``--isolate`` the one in a process of its own."""
+    if options.isolate:
+        from kvnotes_local.engine.child_engine import ChildEngine
+
+        return ChildEngine
+    from kvnotes_local.engine.llama_engine import LlamaEngine
+
+    return LlamaEngine
+
+
 @contextmanager
 def open_session(
     options: EngineOptions,
@@ -60,22 +73,19 @@ def open_session(
     # Imported here: commands that need no model must not pay for llama.cpp's libraries.
     from kvnotes_local.engine.build_check import extra_buffers_safe
     from kvnotes_local.engine.gguf_header import read_gguf_header
-    from kvnotes_local.engine.llama_engine import DEFAULT_N_CTX, LlamaEngine
-    from kvnotes_local.engine.memory import check_memory
     from kvnotes_local.engine.model_files import embedded_model
-    from kvnotes_local.engine.protocol import EngineParams
+    from kvnotes_local.engine.protocol import DEFAULT_N_CTX, EngineParams
     from kvnotes_local.skills.compiler import SkillCompiler
 
     found = chosen_model(options)
     header = read_gguf_header(found.path)
     cache = cache_directory(options)
     check = extra_buffers_safe(embedded_model() or found.path, cache)
-    if not check.safe:
+    if not check.safe and options.fast_buffers:
         output.note(f"Fast buffers are off: {check.reason}. {check.cure}")
     size = options.n_ctx or n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
-    check_memory(header, size, options.kv_type.ggml, options.kv_type.ggml, options.n_gpu_layers)
     stop = threading.Event()
-    loaded: list[LlamaEngine] = []
+    loaded: list[Engine] = []
 
     def cancel() -> None:
         stop.set()
@@ -83,7 +93,7 @@ def open_session(
             one.cancel()
 
     with cancel_on_interrupt(cancel):
-        engine = LlamaEngine(
+        engine = engine_class(options)(
             found.path,
             EngineParams(
                 n_ctx=size,
@@ -91,7 +101,7 @@ def open_session(
                 type_v=options.kv_type.ggml,
                 n_gpu_layers=options.n_gpu_layers,
                 n_threads=options.threads,
-                extra_buffers=check.safe,
+                extra_buffers=check.safe and options.fast_buffers,
             ),
             cache_dir=cache,
             log_path=Paths.default().log / "llama.log",

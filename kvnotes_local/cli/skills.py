@@ -10,7 +10,9 @@ from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
     EngineOptions,
+    FastBuffersOption,
     GpuLayersOption,
+    IsolateOption,
     JsonOption,
     KvType,
     ModelOption,
@@ -100,6 +102,8 @@ def compile_skills(
     n_ctx: ContextOption = 0,
     n_gpu_layers: GpuLayersOption = -1,
     threads: ThreadsOption = 0,
+    isolate: IsolateOption = False,
+    fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
@@ -112,7 +116,7 @@ def compile_skills(
     output = Output(as_json, quiet)
     if not names and not everything:
         raise UsageError("Name the skills to compile, or use --all.")
-    options = EngineOptions(model, KvType.F16, n_ctx, n_gpu_layers, threads, cache_dir)
+    options = EngineOptions(model, KvType.F16, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     entries, failures = [], []
     with open_session(options, output, skills_dirs=skills_dir or [], store_type=store) as session:
         wanted = [skill.name for skill in session.library.skills] if everything else list(dict.fromkeys(names or []))

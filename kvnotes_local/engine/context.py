@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kvnotes_local.engine import native
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.engine.pulse import PULSE
 from kvnotes_local.errors import Cancelled, ContextFullError, EngineError
 from kvnotes_local.kv.block_types import block_type
 
@@ -97,7 +98,7 @@ class LlamaContext:
             )
         raw.abort_callback = self.abort.callback
         raw.abort_callback_data = self.abort.data
-        with native.quiet_stderr():
+        with native.quiet_stderr(), PULSE.piece("context"):
             self.pointer = api.llama_init_from_model(model.pointer, raw)
         if not self.pointer:
             reason = next((line for line in reversed(native.recent_log()) if line.strip()), "no reason given")
@@ -147,7 +148,8 @@ class LlamaContext:
                 batch.logits[i] = all_logits is not None
             if logits and first + n == len(tokens):
                 batch.logits[n - 1] = True
-            status = int(api.llama_decode(self.pointer, batch))
+            with PULSE.piece("token" if n == 1 else "tokens", n):
+                status = int(api.llama_decode(self.pointer, batch))
             if status != 0:
                 self.remove(seq, start)
                 raise self._decode_error(status, len(tokens), start)
@@ -190,6 +192,11 @@ class LlamaContext:
         """float32 (n_vocab,), a copy, of the last decoded token for which logits were asked."""
         return self._logits_row(-1).copy()
 
+    def require_logits(self) -> None:
+        """Raises EngineError where the last decode left no logits; llama.cpp's samplers would abort the process."""
+        if not api.llama_get_logits_ith(self.pointer, -1):
+            raise EngineError("No logits are there: the last call decoded no token that asked for them.")
+
     def remove(self, seq: int, start: int, stop: int = -1) -> None:
         """Take positions ``start … stop`` out of a sequence (-1: to the end)."""
         if not api.llama_memory_seq_rm(self.memory, seq, start, stop):
@@ -215,7 +222,8 @@ class LlamaContext:
         size = int(api.llama_state_seq_get_size_ext(self.pointer, seq, flags))
         buffer = np.empty(size, np.uint8)
         pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        written = int(api.llama_state_seq_get_data_ext(self.pointer, pointer, size, seq, flags))
+        with PULSE.piece("state bytes out", size):
+            written = int(api.llama_state_seq_get_data_ext(self.pointer, pointer, size, seq, flags))
         if written != size:
             raise EngineError(f"llama.cpp wrote {written:,} of {size:,} bytes of a sequence's state.")
         return buffer.data
@@ -226,7 +234,8 @@ class LlamaContext:
         Raises ContextFullError where the cells do not fit.
         """
         pointer = np.frombuffer(blob, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        read = int(api.llama_state_seq_set_data_ext(self.pointer, pointer, blob.nbytes, seq, flags))
+        with PULSE.piece("state bytes in", blob.nbytes):
+            read = int(api.llama_state_seq_set_data_ext(self.pointer, pointer, blob.nbytes, seq, flags))
         if read != blob.nbytes:
             api.llama_memory_seq_rm(self.memory, seq, -1, -1)
             raise ContextFullError(

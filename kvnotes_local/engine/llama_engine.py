@@ -23,9 +23,11 @@ from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
 from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
 from kvnotes_local.engine.fingerprint import model_fingerprint
 from kvnotes_local.engine.ggml_converter import GGMLConverter
-from kvnotes_local.engine.model import LlamaModel, LoadProgress
+from kvnotes_local.engine.memory import check_memory
+from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.model_class import Classified, classify
 from kvnotes_local.engine.protocol import (
+    DEFAULT_N_CTX,
     Applied,
     BatchCost,
     Compiled,
@@ -37,6 +39,7 @@ from kvnotes_local.engine.protocol import (
     JobDone,
     JobFailed,
     JobProgress,
+    LoadProgress,
     ModelInfo,
     Part,
     Progress,
@@ -54,7 +57,6 @@ from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.kv.state import parse_state, write_state
 
-DEFAULT_N_CTX = 8192
 MIN_N_CTX = 256
 
 
@@ -67,7 +69,8 @@ class LlamaEngine:
     >>> for event in engine.generate(seq, Sampling(), max_tokens=32):
     ...     print(event.text)
 
-    ``cache_dir`` remembers fingerprints and measured rotations between runs. Raises ModelError, EngineError.
+    ``cache_dir`` remembers fingerprints and measured rotations between runs. Raises ModelError (also for too little memory),
+    EngineError.
     """
 
     def __init__(
@@ -87,6 +90,9 @@ class LlamaEngine:
             path, n_gpu_layers=params.n_gpu_layers, extra_buffers=params.extra_buffers, progress=progress
         )
         self.params = _completed(params, self._model)
+        check_memory(
+            self._model.header, self.params.n_ctx, self.params.type_k, self.params.type_v, self.params.n_gpu_layers
+        )
         fingerprint = model_fingerprint(path, cache_dir)
         # A recurrent state is reserved in full for every sequence.
         self._n_seq = N_SEQUENCES // 2 if self._model.is_recurrent or self._model.is_hybrid else N_SEQUENCES

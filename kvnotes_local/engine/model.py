@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import llama_cpp.llama_cpp as api
 
 from kvnotes_local.engine import native
 from kvnotes_local.engine.gguf_header import read_gguf_header
+from kvnotes_local.engine.protocol import LoadProgress
+from kvnotes_local.engine.pulse import PULSE
 from kvnotes_local.errors import Cancelled, ModelError
-
-LoadProgress = Callable[[float], bool]
-"""Called with 0 … 1 while loading; returning False cancels."""
 
 
 class LlamaModel:
@@ -38,13 +37,14 @@ class LlamaModel:
 
         def on_progress(fraction: float, _: object) -> bool:
             nonlocal cancelled
+            PULSE.advance()
             if progress is not None and not progress(fraction):
                 cancelled = True
             return not cancelled
 
         callback = api.llama_progress_callback(on_progress)
         params.progress_callback = callback
-        with native.quiet_stderr():
+        with native.quiet_stderr(), PULSE.piece("load"):
             self.pointer = api.llama_model_load_from_file(str(self.path).encode(), params)
         if not self.pointer:
             if cancelled:

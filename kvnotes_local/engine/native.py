@@ -1,4 +1,8 @@
-"""The first contact with llama.cpp: its log goes to a bounded buffer and a file, never to the terminal."""
+"""The first contact with llama.cpp: its log goes to a bounded buffer and a file, never to the terminal.
+
+In the engine process it goes to stderr, all of it, which kvnotes reads and writes to the file: what llama.cpp says just before
+it aborts must not be lost.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,20 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import llama_cpp.llama_cpp as api
 
-from kvnotes_local.paths import ensure_private
+from kvnotes_local.engine.bounded_log import BoundedLog
 
 LOG_LINES = 400
-MAX_LOG_BYTES = 4 * 1024 * 1024
 
 _lock = threading.Lock()
 _started = False
 _recent: deque[str] = deque(maxlen=LOG_LINES)
-_log_path: Path | None = None
+_log: BoundedLog | None = None
+_logs_to_stderr = False
 
 
 def start(log_path: Path | None = None) -> None:
@@ -29,15 +33,20 @@ def start(log_path: Path | None = None) -> None:
 
     Must be called before a model is loaded; later calls may only change the path.
     """
-    global _started, _log_path
+    global _started, _log
     with _lock:
         if log_path is not None:
-            ensure_private(log_path.parent)
-            _log_path = log_path
+            _log = BoundedLog(log_path)
         if not _started:
             api.llama_log_set(_on_log, ctypes.c_void_p(0))
             api.llama_backend_init()
             _started = True
+
+
+def log_to_stderr() -> None:
+    """From now on llama.cpp's log goes to stderr: this is a process whose stderr is a log."""
+    global _logs_to_stderr
+    _logs_to_stderr = True
 
 
 def recent_log(n_lines: int = 20) -> list[str]:
@@ -48,7 +57,10 @@ def recent_log(n_lines: int = 20) -> list[str]:
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Send file descriptor 2 to the log while a piece of llama.cpp prints directly to it."""
-    target = _log_path or Path(os.devnull)
+    if _logs_to_stderr:
+        yield
+        return
+    target = _log.path if _log is not None else Path(os.devnull)
     sys.stderr.flush()
     saved = os.dup(2)
     try:
@@ -65,15 +77,12 @@ def _on_log(level: int, text: bytes, user_data: object) -> None:
     line = text.decode("utf-8", "replace")
     if line.strip(" .\n"):
         _recent.append(line.rstrip("\n"))
-    if _log_path is None:
-        return
-    try:
-        fresh = _log_path.exists() and _log_path.stat().st_size > MAX_LOG_BYTES
-        with _log_path.open("wb" if fresh else "ab") as file:
-            file.write(line.encode())
-    except OSError:
-        # A full disk must not stop the model, and a C callback cannot raise; the lines are still in the buffer.
-        return
+    if _logs_to_stderr:
+        # A closed pipe: nobody is left to read it, and a C callback cannot raise.
+        with suppress(OSError):
+            os.write(2, text)
+    elif _log is not None:
+        _log.write(text)
 
 
 def supports_gpu() -> bool:

@@ -21,6 +21,9 @@ from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.kv.layout import GGMLType
 
+DEFAULT_N_CTX = 8192
+"""Tokens of a context when none are asked for and the model was trained on as many."""
+
 
 class ModelClass(StrEnum):
     """What of a model's memory can be reused.
@@ -191,6 +194,9 @@ class Generation:
         if self.events is not None:
             self.events.close()
 
+
+LoadProgress = Callable[[float], bool]
+"""Called with 0 … 1 while a model is loaded; returning False cancels."""
 
 Progress = Callable[[int, int], None]
 """Called with (done, total), in tokens."""

@@ -36,7 +36,8 @@ class SamplerChain:
             self._add(api.llama_sampler_init_dist(sampling.seed & 0xFFFFFFFF))
 
     def sample(self) -> int:
-        """Draw a token from the logits of the last decoded token and accept it."""
+        """Draw a token from the logits of the last decoded token and accept it. Raises EngineError where there are none."""
+        self._context.require_logits()
         return int(api.llama_sampler_sample(self.pointer, self._context.pointer, -1))
 
     def close(self) -> None:

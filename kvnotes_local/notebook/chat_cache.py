@@ -1,13 +1,24 @@
-"""The engine's side of one chat: its sequence, forks of earlier states for undo, and what changes cost."""
+"""The engine's side of one chat: its sequence, forks of earlier states for undo, and what changes cost.
+
+An engine process may die. What it held is then put together again from artifacts and text, once an operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvnotes_local.engine.protocol import Applied, Engine, Keep, ModelClass, Part, Progress
-from kvnotes_local.errors import ContextFullError, EngineError
-from kvnotes_local.notebook.changes import common_length, rebuild
+from kvnotes_local.engine.protocol import (
+    Applied,
+    Decode,
+    Engine,
+    Keep,
+    ModelClass,
+    Part,
+    Progress,
+)
+from kvnotes_local.errors import ContextFullError, EngineError, EngineLost
+from kvnotes_local.notebook.changes import Change, common_length, rebuild
 from kvnotes_local.notebook.proof import PrefillSpeed, Proof
 from kvnotes_local.notebook.segment import Segment, all_tokens
 
@@ -24,10 +35,11 @@ class ChatState:
 
 
 class ChatCache:
-    """Keeps one sequence of the engine in step with a chat."""
+    """Keeps one sequence of the engine in step with a chat. ``notice`` is told when the engine had to be started again."""
 
-    def __init__(self, engine: Engine, seq: int | None = None) -> None:
+    def __init__(self, engine: Engine, notice: Callable[[str], None], seq: int | None = None) -> None:
         self.engine = engine
+        self._notice = notice
         self.seq = engine.new_sequence() if seq is None else seq
         self.speed = PrefillSpeed()
         self.cost = Proof()
@@ -36,34 +48,34 @@ class ChatCache:
 
     @property
     def n_cached(self) -> int:
-        return len(self.engine.tokens(self.seq))
+        return len(self.held)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Tokens whose rows the engine holds; none where it was started again since."""
+        try:
+            return self.engine.tokens(self.seq)
+        except EngineLost:
+            return ()
 
     def apply(
-        self,
-        parts: Sequence[Part],
-        *,
-        repaired: int = 0,
-        is_question: bool = False,
-        logits: bool = False,
-        progress: Progress | None = None,
-    ) -> Applied:
-        """Carry out a plan; where the context is full, earlier states are given up first. An error changes nothing but,
-        at worst, how many tokens are cached."""
-        before = self.engine.tokens(self.seq)
-        while True:
-            try:
-                applied = self.engine.apply(self.seq, parts, logits=logits, in_place=not self._forks, progress=progress)
-                break
-            except ContextFullError:
-                if not self._give_up_oldest():
-                    self._fall_back(before)
-                    raise
-            except BaseException:
-                self._fall_back(before)
-                raise
-        self.speed.add(applied.decoded, applied.decode_seconds)
-        self.cost = self.cost.plus(applied, min(repaired, applied.decoded), is_question=is_question)
-        return applied
+        self, change: Change, *, is_question: bool = False, logits: bool = False, progress: Progress | None = None
+    ) -> tuple[Segment, ...]:
+        """Carry out a change; returns its segments with their freshness now. An error changes nothing but, at worst, how many
+        tokens are cached. Raises EngineCrashed where the engine process dies twice."""
+        try:
+            applied = self._carry_out(change.parts, logits, progress)
+        except EngineLost as error:
+            change = self._start_over(change.segments, error)
+            applied = self._carry_out(change.parts, logits, progress)
+        self._count(applied, change.repaired, is_question)
+        return change.segments
+
+    def put_together_again(self, segments: Sequence[Segment], further: Sequence[int], error: EngineLost) -> None:
+        """After the engine was lost: hold ``segments`` and ``further`` tokens, with logits for what comes next."""
+        change = self._start_over(segments, error)
+        parts = (*change.parts, Decode(tuple(further)))
+        self._count(self._carry_out(parts, True, None), change.repaired, False)
 
     def remember(self, segments: tuple[Segment, ...]) -> ChatState:
         """The present state, to come back to; costs no cells as long as the present one shares them."""
@@ -96,10 +108,7 @@ class ChatCache:
 
     def rebuild(self, segments: Sequence[Segment], *, progress: Progress | None = None) -> tuple[Segment, ...]:
         """Make the sequence hold these segments, however far it is from them; returns them with their freshness now."""
-        whole = self.engine.info.model_class is ModelClass.PREFIX_ONLY
-        change = rebuild(segments, self.engine.tokens(self.seq), whole_states=whole)
-        self.apply(change.parts, repaired=change.repaired, progress=progress)
-        return change.segments
+        return self.apply(self._rebuilt(segments, self.held), progress=progress)
 
     def forget(self, states: Sequence[ChatState]) -> None:
         """These states will not be come back to."""
@@ -115,9 +124,12 @@ class ChatCache:
         self.seq = seq
 
     def park(self, key: str, *, on_disk: bool) -> bool:
-        """Give the sequences back, but keep the present state under ``key``."""
+        """Give the sequences back, but keep the present state under ``key``; False where that failed."""
         self.forget(list(self._forks))
-        return self.engine.park(self.seq, key, on_disk=on_disk)
+        try:
+            return self.engine.park(self.seq, key, on_disk=on_disk)
+        except EngineLost:
+            return False
 
     def check(self, segments: Sequence[Segment]) -> None:
         """Verify that the sequence holds a beginning of the chat's tokens, at the right positions. Raises EngineError."""
@@ -133,6 +145,39 @@ class ChatCache:
     def close(self) -> None:
         self.forget(list(self._forks))
         self.engine.free_sequence(self.seq)
+
+    def _carry_out(self, parts: Sequence[Part], logits: bool, progress: Progress | None) -> Applied:
+        """Where the context is full, earlier states are given up first."""
+        before = self.engine.tokens(self.seq)
+        while True:
+            try:
+                return self.engine.apply(self.seq, parts, logits=logits, in_place=not self._forks, progress=progress)
+            except EngineLost:
+                raise
+            except ContextFullError:
+                if not self._give_up_oldest():
+                    self._fall_back(before)
+                    raise
+            except BaseException:
+                self._fall_back(before)
+                raise
+
+    def _count(self, applied: Applied, repaired: int, is_question: bool) -> None:
+        self.speed.add(applied.decoded, applied.decode_seconds)
+        self.cost = self.cost.plus(applied, min(repaired, applied.decoded), is_question=is_question)
+
+    def _start_over(self, segments: Sequence[Segment], error: EngineLost) -> Change:
+        """A sequence of the engine that was started again, and what makes it hold ``segments``."""
+        for state in self._forks:
+            state.seq = None
+        self._forks.clear()
+        self.seq = self.engine.new_sequence()
+        self._notice(f"{error} It was started again, and the chat put together from artifacts and text.")
+        return self._rebuilt(segments, ())
+
+    def _rebuilt(self, segments: Sequence[Segment], held: Sequence[int]) -> Change:
+        whole = self.engine.info.model_class is ModelClass.PREFIX_ONLY
+        return rebuild(segments, held, whole_states=whole)
 
     def _fall_back(self, before: Sequence[int]) -> None:
         """Keep of the sequence only what it held before."""

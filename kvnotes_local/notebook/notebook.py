@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.protocol import Engine, ModelClass, Progress, Sampling, StopReason
-from kvnotes_local.errors import ContextFullError, SkillError, UsageError
+from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progress, Sampling, StopReason
+from kvnotes_local.errors import ContextFullError, EngineLost, SkillError, UsageError
+from kvnotes_local.notebook.answering import Answering
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache, ChatState
 from kvnotes_local.notebook.context_room import turns_to_drop
@@ -78,7 +79,7 @@ class Notebook:
         self._compiler = compiler
         self._notice = on_notice or (lambda text: None)
         self._factory = SegmentFactory(engine)
-        self._cache = ChatCache(engine)
+        self._cache = ChatCache(engine, self._notice)
         self._done: list[ChatState] = []
         self._undone: list[ChatState] = []
         self._unsettled: dict[str, str] = {}
@@ -89,7 +90,10 @@ class Notebook:
         """A chat as it was stored. True where its saved state (``park``) was restored, else it is made anew: artifacts are
         spliced, the rest is read. Takes what the constructor takes."""
         notebook = cls(engine, **how)  # type: ignore[arg-type]
-        seq = engine.unpark(key)
+        try:
+            seq = engine.unpark(key)
+        except EngineLost:
+            seq = None
         held = engine.tokens(seq) if seq is not None else ()
         restored = seq is not None and list(held) == all_tokens(segments)[: len(held)]
         if seq is not None and restored:
@@ -99,6 +103,7 @@ class Notebook:
             if seq is not None:
                 engine.free_sequence(seq)
             notebook.segments = notebook._cache.rebuild(segments)
+        notebook._close_open_answer()
         return notebook, restored
 
     def park(self, key: str, *, on_disk: bool = False) -> bool:
@@ -206,16 +211,22 @@ class Notebook:
     ) -> Reply:
         """Ask, let the model answer, and keep both. ``on_text`` is called with each piece as it comes.
 
-        ``cancel`` on the engine ends the answer early; what was said so far is kept and marked as stopped.
+        ``cancel`` on the engine ends the answer early; what was said so far is kept and marked as stopped. So it is where the
+        engine process dies twice, which raises EngineCrashed afterwards.
         """
         began = time.perf_counter()
         question, opening = self._factory.user(text, self._last), self._factory.opening()
-        edits = self._settle(question, opening) if self._unsettled else ()
+        edits = self._settle_twice(question, opening) if self._unsettled else ()
         draft = self._make_room(Draft(self.segments, self.n_cached), question, opening, max_tokens)
         self._change(draft.change(), "ask", logits=True, progress=progress)
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
-        generation = self.engine.generate(self._cache.seq, sampling or Sampling(), max_tokens)
-        heard = listen(generation, self._factory.format.stop_texts, on_text)
+        answering = Answering(self._cache, self.segments, sampling or Sampling(), max_tokens)
+        generation = answering.generation
+        try:
+            heard = listen(generation, self._factory.format.stop_texts, on_text)
+        except BaseException:
+            self._close_open_answer()
+            raise
         segment = self._factory.answer(opening, generation, heard.text)
         proof = replace(
             self._cache.cost,
@@ -228,6 +239,8 @@ class Notebook:
         segment = replace(segment, proof=proof)
         self.segments = (*self.segments[:-1], segment)
         self._commit(self.segments, "answer")
+        if answering.failed is not None:
+            raise answering.failed
         return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
 
     def regenerate(self, **how: object) -> Reply:
@@ -310,7 +323,10 @@ class Notebook:
         twin.__dict__.update(self.__dict__)
         twin.segments = self.segments[:place]
         length = min(self.n_cached, len(twin.tokens))
-        twin._cache = ChatCache(self.engine, self._cache.fork(length))
+        try:
+            twin._cache = ChatCache(self.engine, self._notice, self._cache.fork(length))
+        except EngineLost:
+            twin._cache = ChatCache(self.engine, self._notice)
         twin._cache.speed = self._cache.speed
         twin._done, twin._undone, twin._unsettled = [], [], {}
         twin._commit = lambda segments, what: None
@@ -338,8 +354,7 @@ class Notebook:
         self._commit(self.segments, what)
 
     def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
-        self._cache.apply(change.parts, repaired=change.repaired, is_question=logits, logits=logits, progress=progress)
-        self.segments = change.segments
+        self.segments = self._cache.apply(change, is_question=logits, logits=logits, progress=progress)
 
     def _remember(self) -> None:
         self._did(self._cache.remember(self.segments))
@@ -357,6 +372,23 @@ class Notebook:
         self._unsettled.clear()
         self._commit(self.segments, what)
         return True
+
+    def _close_open_answer(self) -> None:
+        """An answer that never began, because the program ended or the engine failed, becomes an empty one that was stopped."""
+        opening = self._factory.opening()
+        last = self._last
+        if last is not None and last.kind is Kind.ASSISTANT and last.tokens == opening.tokens:
+            empty = Generation(stop_reason=StopReason.STOPPED)
+            self.segments = (*self.segments[:-1], self._factory.answer(opening, empty, ""))
+            self._commit(self.segments, "answer")
+
+    def _settle_twice(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:
+        """Trials in forks that die with the engine process are made once more."""
+        try:
+            return self._settle(question, opening)
+        except EngineLost:
+            self.segments = self._cache.rebuild(self.segments)
+            return self._settle(question, opening)
 
     def _settle(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:
         """Settle the fields that were set with AUTO, now that there is a question to settle them for."""

@@ -28,7 +28,7 @@ from kvnotes_local.engine.protocol import (
 from kvnotes_local.errors import Cancelled, DiskFullError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import StateRows
-from tests.conftest import MakeEngine
+from tests.conftest import MakeEngine, both_engines
 
 TEXTS = (
     "The lamp is green. " * 5,
@@ -94,6 +94,7 @@ def test_whole_states_can_be_made_in_a_batch(tiny_engine: MakeEngine, tmp_path: 
             assert artifact.meta.tokens == job.leads[0] + job.tokens
 
 
+@both_engines
 def test_leads_are_computed_once_a_batch(tiny_engine: MakeEngine, tmp_path: Path) -> None:
     engine = tiny_engine(n_ctx=2048)
     jobs = jobs_of(engine, tmp_path, TEXTS * 3)
@@ -102,6 +103,7 @@ def test_leads_are_computed_once_a_batch(tiny_engine: MakeEngine, tmp_path: Path
     assert cost.decoded == leads + sum(len(job.leads) * len(job.tokens) for job in jobs)
 
 
+@both_engines
 def test_progress_counts_the_tokens_of_the_skill(tiny_engine: MakeEngine, tmp_path: Path) -> None:
     engine = tiny_engine(n_ctx=2048)
     seen: list[tuple[int, int]] = []

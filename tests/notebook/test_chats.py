@@ -23,6 +23,7 @@ from kvnotes_local.notebook.stored_chat import open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+from tests.conftest import both_engines
 from tests.engine.chat_templates import THINKING
 from tests.zoo import zoo_model
 
@@ -42,6 +43,7 @@ def library(tmp_path: Path) -> SkillLibrary:
     return SkillLibrary([folder.parent])
 
 
+@both_engines
 def test_a_chat_comes_back_as_it_was(
     tiny_engine: MakeEngine, store: ChatStore, library: SkillLibrary, tmp_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ def test_damaged_saved_state_is_not_used(tiny_engine: MakeEngine, store: ChatSto
     path.unlink(missing_ok=True)
 
 
+@both_engines
 def test_switching_chats_prefills_nothing(tiny_engine: MakeEngine) -> None:
     engine = tiny_engine()
     chats = {key: Notebook(engine) for key in ("a", "b", "c")}
@@ -227,6 +230,7 @@ def test_the_database_is_for_its_user_only(store: ChatStore) -> None:
 # -- the context is full -------------------------------------------------------------------------------------------------
 
 
+@both_engines
 def test_the_oldest_turns_leave_a_full_context_and_pinned_ones_stay(
     tiny_engine: MakeEngine, library: SkillLibrary, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from kvnotes_local.notebook.segment import Freshness, Kind
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+from tests.conftest import both_engines
 
 MakeEngine = Callable[..., LlamaEngine]
 SKILLS = {
@@ -147,7 +148,8 @@ def test_two_hundred_random_operations_keep_chat_and_engine_in_step(desk: Desk, 
     assert played > 100
 
 
-@pytest.mark.parametrize("seed", range(10, 14))
+@both_engines
+@pytest.mark.parametrize("seed", range(10, 12))
 def test_the_same_operations_on_a_fresh_engine_give_the_same_logits(
     desk: Desk, tiny_engine: MakeEngine, seed: int
 ) -> None:
@@ -287,6 +289,7 @@ def test_a_skill_put_between_turns_moves_the_tail_and_marks_it(desk: Desk) -> No
     notebook.check()
 
 
+@both_engines
 def test_undo_and_redo_compute_nothing(desk: Desk) -> None:
     notebook = started(desk)
     before = notebook.segments
