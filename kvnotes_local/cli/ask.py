@@ -56,6 +56,9 @@ def ask(
         bool, typer.Option("--read-skills", help="Let the model read skills, not splice them.")
     ] = False,
     repair: RepairOption = None,
+    splice_anyway: Annotated[
+        bool, typer.Option("--splice-anyway", help="Splice also what was measured to be worse than reading it.")
+    ] = False,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="For temperatures above 0.")] = 0,
@@ -96,7 +99,14 @@ def ask(
         known = set(notebook.fields)
         for name in skill or []:
             with compile_progress(output, f"Compiling {name}") as progress:
-                notebook.splice(name, repair=repair, values=values, read=read_skills, progress=progress)
+                notebook.splice(
+                    name,
+                    repair=repair,
+                    values=values,
+                    read=read_skills,
+                    heed_verdict=not splice_anyway,
+                    progress=progress,
+                )
         unknown = [name for name in values if name not in notebook.fields]
         if unknown:
             raise UsageError(

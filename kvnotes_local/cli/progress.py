@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -84,3 +84,26 @@ class _Lines:
 
     def close(self) -> None:
         return
+
+
+@contextmanager
+def step_progress(output: Output) -> Iterator[Callable[[str], None]]:
+    """A callback for what is done now: one changing line on a terminal, now and then a line elsewhere."""
+    if output.quiet:
+        yield lambda what: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        with Console(stderr=True).status("") as status:
+            yield lambda what: status.update(Text(safe_line(what)))
+    else:
+        last = time.monotonic()
+
+        def tell(what: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _LINE_SECONDS:
+                last = time.monotonic()
+                output.note(what)
+
+        yield tell

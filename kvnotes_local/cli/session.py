@@ -18,6 +18,7 @@ from kvnotes_local.errors import Cancelled
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
+from kvnotes_local.skills.verdicts import VerdictStore
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.child_engine import ChildEngine
@@ -34,6 +35,7 @@ class Session:
     library: SkillLibrary
     compiler: SkillCompiler
     store: ArtifactStore
+    verdicts: VerdictStore
 
 
 def cache_directory(options: EngineOptions) -> Path:
@@ -42,6 +44,10 @@ def cache_directory(options: EngineOptions) -> Path:
 
 def artifact_store(options: EngineOptions) -> ArtifactStore:
     return ArtifactStore(cache_directory(options) / "artifacts")
+
+
+def verdict_store(options: EngineOptions) -> VerdictStore:
+    return VerdictStore(cache_directory(options) / "verdicts")
 
 
 def chosen_model(options: EngineOptions) -> FoundModel:
@@ -111,12 +117,13 @@ def open_session(
             loaded.append(engine)
             if stop.is_set():
                 raise Cancelled("Stopped.")
-            store = artifact_store(options)
+            store, verdicts = artifact_store(options), verdict_store(options)
             yield Session(
                 engine=engine,
                 library=SkillLibrary.default(skills_dirs),
-                compiler=SkillCompiler(engine, store, store_type=store_type),
+                compiler=SkillCompiler(engine, store, store_type=store_type, verdicts=verdicts),
                 store=store,
+                verdicts=verdicts,
             )
         finally:
             engine.close()

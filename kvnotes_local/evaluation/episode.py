@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Decode
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.evaluation.logits import cosine, kl_divergence
 from kvnotes_local.evaluation.recompute import as_if_read
-from kvnotes_local.evaluation.side_by_side import cosine
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.proof import Proof
@@ -201,14 +201,3 @@ def _compare(notebook: Notebook, found: NDArray[np.float32], choices: list[str],
         recompute_ms=elapsed,
         recompute_tokens=len(tokens),
     )
-
-
-def kl_divergence(p_logits: NDArray[np.float32], q_logits: NDArray[np.float32]) -> float:
-    """KL(p ‖ q) in nats of the distributions that two vectors of logits stand for."""
-    p = _log_softmax(p_logits)
-    return float((np.exp(p) * (p - _log_softmax(q_logits))).sum())
-
-
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    x = logits.astype(np.float64) - float(logits.max())
-    return np.asarray(x - np.log(np.exp(x).sum()))

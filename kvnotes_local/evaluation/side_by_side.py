@@ -6,10 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvnotes_local.engine.protocol import Decode, Engine, Keep, Sampling
+from kvnotes_local.evaluation.logits import cosine
 from kvnotes_local.notebook.notebook import Reply
 
 
@@ -75,12 +73,6 @@ def compare_with_recompute(
         first_difference=first_difference(answer, again),
         n_compared=min(len(answer), len(again)),
     )
-
-
-def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    """Cosine of two vectors of logits, each taken without its mean (adding a constant changes no probability)."""
-    x, y = a.astype(np.float64) - a.mean(), b.astype(np.float64) - b.mean()
-    return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

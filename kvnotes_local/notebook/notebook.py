@@ -20,10 +20,12 @@ from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
 from kvnotes_local.notebook.listening import OnText, listen
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import Proof
-from kvnotes_local.notebook.segment import Kind, Segment, all_tokens
+from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.verdicts import Outcome
 
 DEFAULT_MAX_TOKENS = 512
 
@@ -136,6 +138,21 @@ class Notebook:
         """Verify that engine and chat agree. Raises EngineError."""
         self._cache.check(self.segments)
 
+    def can_predict(self, index: int) -> bool:
+        """Does the engine hold what stands before the content of segment ``index``?"""
+        return 0 < start_of(self.segments, index) + self.segments[index].content_start <= self.n_cached
+
+    def predictions(self, index: int) -> NDArray[np.float32]:
+        """float32 (n, n_vocab): what the chat's rows, as they are now, predict for each token of segment ``index``'s content."""
+        segment = self.segments[index]
+        first = start_of(self.segments, index) + segment.content_start
+        last = first + segment.content_stop - segment.content_start
+        seq = self._cache.fork(first - 1)
+        try:
+            return self.engine.score(seq, self.tokens[first - 1 : last - 1])
+        finally:
+            self.engine.free_sequence(seq)
+
     # -- growing -------------------------------------------------------------------------------------------------------
 
     def say(self, user: str, assistant: str) -> None:
@@ -160,14 +177,16 @@ class Notebook:
         repair: int | None = None,
         values: Mapping[str, str] | None = None,
         read: bool = False,
+        heed_verdict: bool = True,
         progress: Progress | None = None,
     ) -> Segment:
         """Put a skill into the chat: its rows come from its artifact, which is compiled first if need be.
 
         ``at``: index of the segment before which it goes, None for the end. What follows is moved, not read again, and
         counts as stale. ``repair``: tokens at the seam to compute on the real prefix. ``read``: let the model read the skill
-        instead; prefix-only models do so wherever they cannot restore a state, and ``on_notice`` is told. A skill that is
-        in the chat already stays where it is. Raises SkillError, ArtifactError, EngineError.
+        instead; prefix-only models do so wherever they cannot restore a state, and ``on_notice`` is told. So is a skill read
+        for which the gate did not hold, unless ``repair`` is given or ``heed_verdict`` is False. A skill that is in the chat
+        already stays where it is. Raises SkillError, ArtifactError, EngineError.
         """
         present = find_skill(self.segments, name)
         if present is not None:
@@ -184,6 +203,8 @@ class Notebook:
                 f"{name} is read now."
             )
             read = True
+        if not read and not prefix_only and heed_verdict and repair is None:
+            read = self._gate_failed(skill, values)
         draft = Draft(self.segments, self.n_cached)
         if read:
             draft.keep(0, place).read(self._factory.read_skill(self._compiler, skill, values)).keep(place)
@@ -425,6 +446,17 @@ class Notebook:
             else:
                 draft.keep(index, index + 1)
         return draft.read(question).read(opening)
+
+    def _gate_failed(self, skill: Skill, values: Mapping[str, str] | None) -> bool:
+        assert self._compiler is not None
+        verdict = self._compiler.verdict(skill, values=values)
+        if verdict is None or verdict.outcome is Outcome.PASSED:
+            return False
+        self._notice(
+            f"Splicing {skill.name} was measured to be worse than reading it with this model and {verdict.conditions.kv_type} "
+            f"KV (mean KL {verdict.kl_mean:.4f}, noise {verdict.noise_kl_mean:.4f}), so it is read now."
+        )
+        return True
 
     def _place(self, at: int | None) -> int:
         place = len(self.segments) if at is None else at

@@ -20,6 +20,7 @@ from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEADS, header_tokens, lead_tokens
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.template import FieldPiece, Piece
+from kvnotes_local.skills.verdicts import Verdict, VerdictStore, conditions_of
 
 DEFAULT_REPAIR = 8
 """Seam tokens when nothing was measured for this model and skill."""
@@ -34,7 +35,8 @@ class CompileStatus(StrEnum):
 
 @dataclass(frozen=True)
 class CompiledSkill:
-    """A skill with its artifact. ``turn``: its tokens, which are those of the artifact's rows."""
+    """A skill with its artifact. ``turn``: its tokens, which are those of the artifact's rows. ``repair_tokens``: seam to
+    decode, as the skill asks, else as the gate found (``verdict``), else the default."""
 
     skill: Skill
     text: str
@@ -44,6 +46,7 @@ class CompiledSkill:
     n_bytes: int
     status: CompileStatus
     repair_tokens: int
+    verdict: Verdict | None = None
     seconds: float = 0.0
     prefill_tokens_per_second: float | None = None
 
@@ -67,6 +70,7 @@ class SkillCompiler:
     """Finds and makes artifacts for one engine in one store.
 
     ``n_leads``: how many leads the rows are averaged over. ``store_type``: unless the skill asks for another.
+    ``verdicts``: what the gate found; None for not asking it.
     """
 
     def __init__(
@@ -76,9 +80,11 @@ class SkillCompiler:
         *,
         n_leads: int = DEFAULT_N_LEADS,
         store_type: StoreType = StoreType.F16,
+        verdicts: VerdictStore | None = None,
     ) -> None:
         self._engine = engine
         self._store = store
+        self._verdicts = verdicts
         self._n_leads = n_leads
         self._store_type = store_type
         self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
@@ -93,6 +99,10 @@ class SkillCompiler:
                 f"The skill {skill.name} has no text after its frontmatter; write what the model shall know."
             )
         return turn
+
+    def verdict(self, skill: Skill, *, values: Mapping[str, str] | None = None) -> Verdict | None:
+        """What the gate found for the skill as it is now, in this engine; None where nothing was measured."""
+        return self._verdict(self._task(skill, None, values).key)
 
     def find(
         self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None
@@ -122,7 +132,7 @@ class SkillCompiler:
         made = self._engine.compile(
             CompileJob(task.turn.tokens, task.leads, task.path, task.labels, task.store), progress=progress
         )
-        return self._compiled(skill, task, made)
+        return self._compiled(skill, task, made.n_bytes, made)
 
     def _existing(self, skill: Skill, task: _Task) -> CompiledSkill | None:
         if not task.path.exists():
@@ -138,22 +148,23 @@ class SkillCompiler:
         except (ArtifactError, OSError):
             return None  # damaged or vanished: it is made anew
         self._store.touch_used(task.key)
-        return CompiledSkill(
-            skill, task.text, task.turn, task.key, task.path, n_bytes, CompileStatus.UP_TO_DATE, self._repair(skill)
-        )
+        return self._compiled(skill, task, n_bytes)
 
-    def _compiled(self, skill: Skill, task: _Task, made: Compiled) -> CompiledSkill:
+    def _compiled(self, skill: Skill, task: _Task, n_bytes: int, made: Compiled | None = None) -> CompiledSkill:
+        verdict = self._verdict(task.key)
+        measured = DEFAULT_REPAIR if verdict is None else verdict.repair_tokens
         return CompiledSkill(
             skill,
             task.text,
             task.turn,
             task.key,
             task.path,
-            made.n_bytes,
-            CompileStatus.COMPILED,
-            self._repair(skill),
-            seconds=made.seconds,
-            prefill_tokens_per_second=made.decoded / made.decode_seconds if made.decode_seconds else None,
+            n_bytes,
+            CompileStatus.UP_TO_DATE if made is None else CompileStatus.COMPILED,
+            measured if skill.settings.repair is None else skill.settings.repair,
+            verdict,
+            seconds=made.seconds if made else 0.0,
+            prefill_tokens_per_second=made.decoded / made.decode_seconds if made and made.decode_seconds else None,
         )
 
     def _task(
@@ -198,8 +209,8 @@ class SkillCompiler:
             return (header_tokens(self._turns),)
         return tuple(lead_tokens(self._turns, lead) for lead in LEADS[: self._n_leads]) or (header_tokens(self._turns),)
 
-    def _repair(self, skill: Skill) -> int:
-        return DEFAULT_REPAIR if skill.settings.repair is None else skill.settings.repair
+    def _verdict(self, key: str) -> Verdict | None:
+        return None if self._verdicts is None else self._verdicts.find(conditions_of(self._engine.info, key))
 
 
 def template_pieces(pieces: Sequence[Piece], values: Mapping[str, str] | None = None) -> list[TurnPiece]:

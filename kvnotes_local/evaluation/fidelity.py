@@ -1,0 +1,250 @@
+"""Splicing against full recompute, position by position, and how far recompute moves from itself (the noise floor).
+
+Recompute reads context, skills and question as a chat would; its own greedy answer is what every other way is led through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvnotes_local.engine.protocol import Decode, Engine, Part, Splice
+from kvnotes_local.evaluation.answering import Answer, answer, built
+from kvnotes_local.evaluation.logits import Closeness, compare_rows
+from kvnotes_local.evaluation.questions import Context, Question, ask_tokens
+from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.skills.compiler import CompiledSkill
+
+DEFAULT_POSITIONS = 32
+SPLIT_TOKENS = 100
+"""Length of the batches in which the noise floor is read; odd on purpose, so that no kernel sees the same shapes."""
+
+OtherEngine = Callable[..., AbstractContextManager[Engine]]
+"""Opens another engine of the same model; takes changes of EngineParams by name."""
+
+Step = Callable[[str], None]
+"""Told what is measured now."""
+
+
+class NoiseSource(StrEnum):
+    """What was changed in a second recompute. On some paths another batch split changes nothing at all; then the next
+    source that changes something is the floor."""
+
+    BATCH_SPLIT = "another batch split"
+    NO_FLASH = "no flash attention"
+    OTHER_KV = "another KV type"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A question with choices, decided by recompute and in another way: log-probabilities over the choices."""
+
+    context: str
+    ask: str
+    choices: tuple[str, ...]
+    expect: str
+    recompute: tuple[float, ...]
+    other: tuple[float, ...]
+
+    @property
+    def margin(self) -> float:
+        """Log-probability by which recompute prefers its choice to the next best."""
+        best = sorted(self.recompute)
+        return float(best[-1] - best[-2])
+
+    @property
+    def shift(self) -> float:
+        """How much of that margin the other way adds or takes (absolute)."""
+        first, second = np.argsort(self.recompute)[:-3:-1]
+        return float(abs(self.margin - (self.other[first] - self.other[second])))
+
+    @property
+    def same(self) -> bool:
+        """Both ways prefer the same choice."""
+        return int(np.argmax(self.recompute)) == int(np.argmax(self.other))
+
+
+@dataclass(frozen=True, eq=False)
+class Fidelity:
+    """One way against recompute over all contexts and questions. ``answers[i]``: positions of one answer."""
+
+    answers: tuple[Closeness, ...]
+    decisions: tuple[Decision, ...]
+
+    @property
+    def kl(self) -> NDArray[np.float64]:
+        return np.concatenate([one.kl for one in self.answers])
+
+    @property
+    def n_positions(self) -> int:
+        return sum(len(one.kl) for one in self.answers)
+
+    @property
+    def kl_mean(self) -> float:
+        return float(self.kl.mean())
+
+    @property
+    def cosine_mean(self) -> float:
+        return float(np.concatenate([one.cosine for one in self.answers]).mean())
+
+    @property
+    def top1_agreement(self) -> float:
+        return float(np.concatenate([one.top1 for one in self.answers]).mean())
+
+    @property
+    def moved(self) -> bool:
+        """Is anything different at all?"""
+        return any(bool(np.any(one.kl > 1e-12)) for one in self.answers)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseFloor:
+    """How far full recompute moves from itself. ``source``: what was changed."""
+
+    source: NoiseSource
+    fidelity: Fidelity
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    context: Context
+    question: Question
+    answer: Answer
+
+
+@dataclass(frozen=True, eq=False)
+class Recompute:
+    """Answers of full recompute in every context to every question: what everything is compared with.
+
+    Holds the logits of all positions: 4 bytes × vocabulary × positions.
+    """
+
+    skills: tuple[CompiledSkill, ...]
+    asked: tuple[_Asked, ...] = field(repr=False)
+
+    @property
+    def contexts(self) -> tuple[Context, ...]:
+        return tuple({one.context.name: one.context for one in self.asked}.values())
+
+
+def recompute(
+    engine: Engine,
+    skills: Sequence[CompiledSkill],
+    contexts: Sequence[Context],
+    questions: Sequence[Question],
+    *,
+    n_positions: int = DEFAULT_POSITIONS,
+    step: Step = lambda what: None,
+) -> Recompute:
+    """Read each context and the skills behind it, and answer each question greedily."""
+    asked = []
+    for context in contexts:
+        step(f"reading the skill behind {context.name}")
+        with built(engine, [Decode(context.tokens), *reading(skills)]) as seq:
+            for question in questions:
+                given = answer(engine, seq, ask_tokens(engine, question), n_positions=n_positions)
+                asked.append(_Asked(context, question, given))
+    return Recompute(tuple(skills), tuple(asked))
+
+
+def reading(skills: Iterable[CompiledSkill]) -> list[Part]:
+    """Parts of a plan that read the skills, one batch each."""
+    return [Decode(skill.turn.tokens) for skill in skills]
+
+
+def splicing(skills: Iterable[CompiledSkill], repair: int) -> list[Part]:
+    """Parts of a plan that splice the skills, computing the first ``repair`` tokens of each."""
+    parts: list[Part] = []
+    for skill in skills:
+        k = min(repair, skill.n_tokens)
+        parts += [Decode(skill.turn.tokens[:k]), Splice(skill.path, k, skill.n_tokens)]
+    return parts
+
+
+def measure_splice(engine: Engine, reference: Recompute, repair: int, *, step: Step = lambda what: None) -> Fidelity:
+    """The skills spliced with ``repair`` seam tokens, against recompute."""
+    return measure_plan(engine, reference, lambda context: splicing(reference.skills, repair), step=step)
+
+
+def measure_plan(
+    engine: Engine,
+    reference: Recompute,
+    parts_behind: Callable[[Context], Sequence[Part]],
+    *,
+    step: Step = lambda what: None,
+) -> Fidelity:
+    """Whatever a plan puts behind each context, against recompute. The context itself is read as recompute reads it."""
+
+    def make(context: Context) -> list[Part]:
+        return [Decode(context.tokens), *parts_behind(context)]
+
+    return _measure(engine, reference, make, step, "splicing behind")
+
+
+def measure_noise(
+    engine: Engine, reference: Recompute, other: OtherEngine | None, *, step: Step = lambda what: None
+) -> NoiseFloor:
+    """The noise floor, from the first source that moves anything. ``other`` None: only another batch split is tried."""
+
+    def in_pieces(context: Context) -> list[Part]:
+        tokens = context.tokens + tuple(token for skill in reference.skills for token in skill.turn.tokens)
+        return [Decode(tokens[at : at + SPLIT_TOKENS]) for at in range(0, len(tokens), SPLIT_TOKENS)]
+
+    def as_before(context: Context) -> list[Part]:
+        return [Decode(context.tokens), *reading(reference.skills)]
+
+    floor = NoiseFloor(
+        NoiseSource.BATCH_SPLIT, _measure(engine, reference, in_pieces, step, "reading again in other batches:")
+    )
+    if floor.fidelity.moved or other is None:
+        return floor
+    for source, changes in _other_engines(engine):
+        with ExitStack() as stack:
+            second = stack.enter_context(other(**changes))
+            floor = NoiseFloor(source, _measure(second, reference, as_before, step, f"reading again, {source}:"))
+        if floor.fidelity.moved:
+            break
+    return floor
+
+
+def _other_engines(engine: Engine) -> list[tuple[NoiseSource, dict[str, object]]]:
+    info = engine.info
+    floats = {GGMLType.F32, GGMLType.F16, GGMLType.BF16}
+    type_ = GGMLType.F16 if info.type_k is not GGMLType.F16 else GGMLType.Q8_0
+    other_kv: tuple[NoiseSource, dict[str, object]] = (NoiseSource.OTHER_KV, {"type_k": type_, "type_v": type_})
+    if info.type_v in floats:  # llama.cpp quantizes values with flash attention only
+        return [(NoiseSource.NO_FLASH, {"flash_attn": False}), other_kv]
+    return [other_kv]
+
+
+def _measure(
+    engine: Engine, reference: Recompute, make: Callable[[Context], Sequence[Part]], step: Step, what: str
+) -> Fidelity:
+    answers, decisions = [], []
+    for context in reference.contexts:
+        step(f"{what} {context.name}")
+        with built(engine, make(context)) as seq:
+            for one in reference.asked:
+                if one.context is not context:
+                    continue
+                given = answer(engine, seq, ask_tokens(engine, one.question), tokens=one.answer.tokens)
+                answers.append(compare_rows(one.answer.logits, given.logits))
+                if one.question.choices:
+                    decisions.append(_decision(one, given))
+    return Fidelity(tuple(answers), tuple(decisions))
+
+
+def _decision(one: _Asked, given: Answer) -> Decision:
+    return Decision(
+        one.context.name,
+        one.question.ask,
+        one.question.choices,
+        one.question.expect,
+        tuple(map(float, one.answer.choices)),
+        tuple(map(float, given.choices)),
+    )

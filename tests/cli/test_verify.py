@@ -1,0 +1,92 @@
+"""``kvnotes verify`` as users run it: table, JSON, exit codes, and what follows from a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+from tests.evaluation.samples import SKILL_TEXT, deep_model, single_layer_model
+from tests.skills.skill_samples import simple_skill
+from tests.zoo import zoo_model
+
+Kvnotes = Callable[..., Run]
+KEYS = {
+    "skill",
+    "cosine_mean",
+    "kl_mean",
+    "noise_kl_mean",
+    "top1_agreement",
+    "noise_top1_agreement",
+    "repair_tokens",
+    "verdict",
+}
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, zoo_directory: Path) -> list[object]:
+    skills = tmp_path / "skills"
+    simple_skill(skills / "lamp", SKILL_TEXT)
+    simple_skill(skills / "bike", "The red bike is in the yard.")
+    small = ["--threads", 1, "--n-ctx", 4096, "--positions", 4, "--skills-dir", skills]
+    return ["--model", single_layer_model(zoo_directory), *small]
+
+
+def test_a_skill_that_passes_is_reported_for_machines_and_people(kvnotes: Kvnotes, arguments: list[object]) -> None:
+    run = kvnotes("verify", "lamp", *arguments, "--json")
+    assert run.code == 0, run.err
+    (result,) = json.loads(run.out)["results"]
+    assert set(result) >= KEYS
+    assert result["verdict"] == "passed"
+    assert result["repair_tokens"] == 0
+    text = kvnotes("verify", "lamp", *arguments)
+    assert "may be spliced" in text.out
+    assert "noise floor" in text.out
+
+
+def test_a_gate_that_does_not_hold_is_exit_code_3_and_the_skill_is_read(
+    kvnotes: Kvnotes, arguments: list[object], zoo_directory: Path
+) -> None:
+    deep = ["--model", deep_model(zoo_directory), *arguments[2:]]
+    run = kvnotes("verify", "lamp", *deep, "--repair", 0, "--json")
+    assert run.code == 3, run.err
+    assert json.loads(run.out)["results"][0]["verdict"] == "failed"
+    how = [*deep[:2], "--threads", 1, "--n-ctx", 4096, *deep[-2:], "--max-tokens", 1, "--json"]
+    read = kvnotes("ask", "What?", "--skill", "lamp", *how)
+    assert json.loads(read.out)["tokens"]["spliced"] == 0
+    assert "measured to be worse" in read.err
+    spliced = kvnotes("ask", "What?", "--skill", "lamp", "--splice-anyway", *how)
+    assert json.loads(spliced.out)["tokens"]["spliced"] > 0
+
+
+def test_skills_can_be_measured_together(kvnotes: Kvnotes, arguments: list[object]) -> None:
+    run = kvnotes("verify", "--together", "lamp,bike", *arguments, "--json")
+    assert run.code == 0, run.err
+    (result,) = json.loads(run.out)["results"]
+    assert result["skill"] == "lamp, bike"
+
+
+def test_a_stored_chat_serves_as_context(kvnotes: Kvnotes, arguments: list[object]) -> None:
+    how = [*arguments[:2], "--threads", 1, "--n-ctx", 4096, *arguments[-2:]]
+    chat = json.loads(kvnotes("ask", "Hello", "--chat", "new", *how, "--max-tokens", 2, "--json").out)["chat_id"]
+    run = kvnotes("verify", "lamp", "--chat", chat, *arguments, "--json")
+    assert run.code == 0, run.err
+    assert json.loads(run.out)["results"][0]["n_positions"] <= 8
+
+
+@pytest.mark.parametrize("wrong", [["--together", "lamp"], ["lamp", "--together", "lamp,bike"]])
+def test_requests_that_make_no_sense_are_usage_errors(
+    kvnotes: Kvnotes, arguments: list[object], wrong: list[object]
+) -> None:
+    assert kvnotes("verify", *wrong, *arguments).code == 2
+
+
+def test_models_that_do_not_splice_have_nothing_to_measure(
+    kvnotes: Kvnotes, arguments: list[object], zoo_directory: Path
+) -> None:
+    run = kvnotes("verify", "lamp", "--model", zoo_model("mamba", zoo_directory), *arguments[2:])
+    assert run.code == 1
+    assert "nothing to measure" in run.err
