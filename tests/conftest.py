@@ -13,7 +13,7 @@ import pytest
 
 from kvnotes_local.engine.child_engine import ChildEngine
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.model_files import embedded_model
+from kvnotes_local.engine.model_scan import embedded_model
 from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.kv.layout import GGMLType
 from tests.zoo import zoo_model

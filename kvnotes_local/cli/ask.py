@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,6 +32,7 @@ from kvnotes_local.notebook.on_full import OnFull
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.protocol import ModelInfo
+    from kvnotes_local.notebook.chat_params import ChatParams
     from kvnotes_local.notebook.notebook import Notebook, Reply
     from kvnotes_local.notebook.stored_chat import StoredChat
 
@@ -59,10 +61,14 @@ def ask(
     splice_anyway: Annotated[
         bool, typer.Option("--splice-anyway", help="Splice also what was measured to be worse than reading it.")
     ] = False,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", help="For temperatures above 0.")] = 0,
-    on_full: Annotated[OnFull, typer.Option("--on-full", help="When the context is full.")] = OnFull.DROP_OLDEST,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens; default: 512.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0.0, help="0 (default): always the likeliest token.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="For temperatures above 0.")] = None,
+    on_full: Annotated[OnFull | None, typer.Option("--on-full", help="When the context is full.")] = None,
     model: ModelOption = None,
     kv_type: KvTypeOption = KvType.F16,
     n_ctx: ContextOption = 0,
@@ -76,29 +82,36 @@ def ask(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Ask one question, with skills spliced in front of it."""
+    """Ask one question, with skills spliced in front of it. A chat keeps --temperature, --seed, --max-tokens and --on-full."""
     from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
-    from kvnotes_local.engine.protocol import Sampling, StopReason
+    from kvnotes_local.engine.protocol import StopReason
+    from kvnotes_local.notebook.chat_params import ChatParams
     from kvnotes_local.notebook.notebook import Notebook
     from kvnotes_local.notebook.stored_chat import open_chat
 
+    if not text.strip():
+        raise UsageError("The question is empty.")
     values = fields(set_field or [])
     output = Output(as_json, quiet)
     options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         stored = None
         how = {"library": session.library, "compiler": session.compiler, "system": system, "on_notice": output.note}
+        params = ChatParams()
         if chat is not None:
             stored = open_chat(chat_store(data_dir), session.engine, chat, values=values, on_full=on_full, **how)  # type: ignore[arg-type]
-            notebook = stored.notebook
+            notebook, params = stored.notebook, stored.params
             if stored.restored is not None:
                 output.note("Chat restored from its saved state." if stored.restored else "Chat read again.")
         else:
-            notebook = Notebook(session.engine, values=values, on_full=on_full, **how)  # type: ignore[arg-type]
+            notebook = Notebook(session.engine, values=values, on_full=on_full or params.on_full, **how)  # type: ignore[arg-type]
+        params = _changed(params, temperature, seed, max_tokens)
+        if stored is not None:
+            stored.change_params(params)
         known = set(notebook.fields)
         for name in skill or []:
-            with compile_progress(output, f"Compiling {name}") as progress:
+            with compile_progress(output, f"{'Reading' if read_skills else 'Compiling'} {name}") as progress:
                 notebook.splice(
                     name,
                     repair=repair,
@@ -117,8 +130,8 @@ def ask(
                 notebook.set(name, values[name], level=level)
         reply = notebook.ask(
             text,
-            sampling=Sampling(temperature=temperature, seed=seed),
-            max_tokens=max_tokens,
+            sampling=params.sampling,
+            max_tokens=params.max_tokens,
             on_text=lambda piece: output.text(piece, end=""),
         )
         output.text()
@@ -135,6 +148,16 @@ def ask(
             output.note("The chat's state was not saved for lack of room; next time it is read again.")
         if reply.stop_reason is StopReason.STOPPED:
             raise Cancelled("Stopped.")
+
+
+def _changed(params: ChatParams, temperature: float | None, seed: int | None, max_tokens: int | None) -> ChatParams:
+    """The parameters with what was given on the command line."""
+    sampling = params.sampling
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
+    if seed is not None:
+        sampling = replace(sampling, seed=seed)
+    return replace(params, sampling=sampling, max_tokens=max_tokens or params.max_tokens)
 
 
 def _document(info: ModelInfo, notebook: Notebook, reply: Reply, stored: StoredChat | None) -> dict[str, object]:

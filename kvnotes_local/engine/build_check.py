@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.model_files import embedded_model
+from kvnotes_local.engine.model_scan import embedded_model
 from kvnotes_local.errors import EngineError, ModelError
 
 FORCE_VARIABLE = "KVNOTES_CHECK_BUILD"

@@ -9,7 +9,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as api
 
 from kvnotes_local.engine import native
-from kvnotes_local.engine.gguf_header import read_gguf_header
+from kvnotes_local.engine.gguf_reader import read_gguf_header
 from kvnotes_local.engine.protocol import LoadProgress
 from kvnotes_local.engine.pulse import PULSE
 from kvnotes_local.errors import Cancelled, ModelError

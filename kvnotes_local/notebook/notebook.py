@@ -13,10 +13,12 @@ from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progre
 from kvnotes_local.errors import ContextFullError, EngineLost, SkillError, UsageError
 from kvnotes_local.notebook.answering import Answering
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
-from kvnotes_local.notebook.chat_cache import ChatCache, ChatState
-from kvnotes_local.notebook.context_room import turns_to_drop
+from kvnotes_local.notebook.chat_cache import ChatCache
+from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
+from kvnotes_local.notebook.context_room import turns_to_drop, without_turns
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
+from kvnotes_local.notebook.history import History
 from kvnotes_local.notebook.listening import OnText, listen
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import Proof
@@ -26,8 +28,6 @@ from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.verdicts import Outcome
-
-DEFAULT_MAX_TOKENS = 512
 
 OnChange = Callable[[tuple[Segment, ...], str], None]
 """Called after every change with the segments and the operation: the place to store them."""
@@ -74,37 +74,37 @@ class Notebook:
         on_full: OnFull = OnFull.DROP_OLDEST,
         on_change: OnChange | None = None,
     ) -> None:
-        self._on_full = on_full
-        self._commit = on_change or (lambda segments, what: None)
+        self.on_full = on_full
+        self.on_change = on_change or (lambda segments, what: None)
         self.engine = engine
         self._library = library
         self._compiler = compiler
         self._notice = on_notice or (lambda text: None)
         self._factory = SegmentFactory(engine)
         self._cache = ChatCache(engine, self._notice)
-        self._done: list[ChatState] = []
-        self._undone: list[ChatState] = []
+        self._history = History(self._cache)
         self._unsettled: dict[str, str] = {}
         self.segments: tuple[Segment, ...] = self._factory.beginning(system, values or {})
 
     @classmethod
-    def resume(cls, engine: Engine, segments: tuple[Segment, ...], key: str, **how: object) -> tuple[Notebook, bool]:
-        """A chat as it was stored. True where its saved state (``park``) was restored, else it is made anew: artifacts are
-        spliced, the rest is read. Takes what the constructor takes."""
+    def resume(
+        cls, engine: Engine, segments: tuple[Segment, ...], key: str, *, parent: str | None = None, **how: object
+    ) -> tuple[Notebook, bool]:
+        """A chat as it was stored. True where its saved state (``park``) was restored; else it is made anew: what the saved
+        state of ``parent`` (the chat that it was forked from) has in common with it stays, artifacts are spliced, the rest is
+        read. Takes what the constructor takes."""
         notebook = cls(engine, **how)  # type: ignore[arg-type]
         try:
             seq = engine.unpark(key)
+            if seq is None and parent is not None:
+                seq = engine.unpark(parent)
         except EngineLost:
             seq = None
-        held = engine.tokens(seq) if seq is not None else ()
-        restored = seq is not None and list(held) == all_tokens(segments)[: len(held)]
-        if seq is not None and restored:
+        if seq is not None:
             notebook._cache.replace_sequence(seq)
-            notebook.segments = segments
-        else:
-            if seq is not None:
-                engine.free_sequence(seq)
-            notebook.segments = notebook._cache.rebuild(segments)
+        held = notebook._cache.n_cached
+        restored = seq is not None and list(engine.tokens(seq)) == all_tokens(segments)[:held]
+        notebook.segments = segments if restored else notebook._cache.rebuild(segments)
         notebook._close_open_answer()
         return notebook, restored
 
@@ -157,9 +157,9 @@ class Notebook:
 
     def say(self, user: str, assistant: str) -> None:
         """Append an exchange as it is, without asking the model."""
-        self._remember()
+        self._history.did(self._cache.remember(self.segments))
         self.segments += (self._factory.user(user, self._last), self._factory.assistant(assistant))
-        self._commit(self.segments, "say")
+        self.on_change(self.segments, "say")
 
     def read(self, *, progress: Progress | None = None) -> None:
         """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
@@ -238,8 +238,9 @@ class Notebook:
         began = time.perf_counter()
         question, opening = self._factory.user(text, self._last), self._factory.opening()
         edits = self._settle_twice(question, opening) if self._unsettled else ()
-        draft = self._make_room(Draft(self.segments, self.n_cached), question, opening, max_tokens)
+        draft = self._make_room(question, opening, max_tokens).read(question).read(opening)
         self._change(draft.change(), "ask", logits=True, progress=progress)
+        n_read = len(self.tokens)
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
         answering = Answering(self._cache, self.segments, sampling or Sampling(), max_tokens)
         generation = answering.generation
@@ -252,14 +253,15 @@ class Notebook:
         proof = replace(
             self._cache.cost,
             generated=len(generation.tokens),
+            reused=max(0, n_read - self._cache.cost.n_new),
             ttft_ms=(heard.first_token_at - began) * 1e3,
-            recompute_ms=self._cache.speed.milliseconds(len(self.tokens) - opening.n_tokens + segment.n_tokens),
+            recompute_ms=self._cache.speed.milliseconds(n_read),
             tokens_per_second=len(generation.tokens) / generation.seconds if generation.seconds else None,
         )
         self.forget_cost()
         segment = replace(segment, proof=proof)
         self.segments = (*self.segments[:-1], segment)
-        self._commit(self.segments, "answer")
+        self.on_change(self.segments, "answer")
         if answering.failed is not None:
             raise answering.failed
         return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
@@ -329,11 +331,11 @@ class Notebook:
 
     def undo(self) -> bool:
         """Take the last change back; False when there is none."""
-        return self._step(self._done, self._undone, "undo")
+        return self._step(self._history.undo(self.segments), "undo")
 
     def redo(self) -> bool:
         """Make the change that was taken back; False when there is none."""
-        return self._step(self._undone, self._done, "redo")
+        return self._step(self._history.redo(self.segments), "redo")
 
     def fork(self, at: int | None = None) -> Notebook:
         """A new chat that begins like this one, up to segment ``at`` (None: all of it); cells are shared, not copied."""
@@ -349,8 +351,8 @@ class Notebook:
         except EngineLost:
             twin._cache = ChatCache(self.engine, self._notice)
         twin._cache.speed = self._cache.speed
-        twin._done, twin._undone, twin._unsettled = [], [], {}
-        twin._commit = lambda segments, what: None
+        twin._history, twin._unsettled = History(twin._cache), {}
+        twin.on_change = lambda segments, what: None
         return twin
 
     def close(self) -> None:
@@ -371,27 +373,18 @@ class Notebook:
         except BaseException:
             self._cache.forget([state])
             raise
-        self._did(state)
-        self._commit(self.segments, what)
+        self._history.did(state)
+        self.on_change(self.segments, what)
 
     def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
         self.segments = self._cache.apply(change, is_question=logits, logits=logits, progress=progress)
 
-    def _remember(self) -> None:
-        self._did(self._cache.remember(self.segments))
-
-    def _did(self, state: ChatState) -> None:
-        self._done.append(state)
-        self._cache.forget(self._undone)
-        self._undone.clear()
-
-    def _step(self, source: list[ChatState], target: list[ChatState], what: str) -> bool:
-        if not source:
+    def _step(self, segments: tuple[Segment, ...] | None, what: str) -> bool:
+        if segments is None:
             return False
-        target.append(self._cache.remember(self.segments))
-        self.segments = self._cache.come_back(source.pop())
+        self.segments = segments
         self._unsettled.clear()
-        self._commit(self.segments, what)
+        self.on_change(self.segments, what)
         return True
 
     def _close_open_answer(self) -> None:
@@ -401,7 +394,7 @@ class Notebook:
         if last is not None and last.kind is Kind.ASSISTANT and last.tokens == opening.tokens:
             empty = Generation(stop_reason=StopReason.STOPPED)
             self.segments = (*self.segments[:-1], self._factory.answer(opening, empty, ""))
-            self._commit(self.segments, "answer")
+            self.on_change(self.segments, "answer")
 
     def _settle_twice(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:
         """Trials in forks that die with the engine process are made once more."""
@@ -415,37 +408,46 @@ class Notebook:
         """Settle the fields that were set with AUTO, now that there is a question to settle them for."""
         results = []
         for name, value in self._unsettled.items():
-            auto = AutoEdit(self._cache, self._factory, self.segments)
-            chosen = auto.choose(name, value, question.tokens + opening.tokens)
-            done = self.set(name, value, level=chosen.level)
-            spent = chosen.decoded + done.decoded
-            results.append(replace(chosen, decoded=spent, moved=done.moved, trial=chosen.decoded))
+            chosen = AutoEdit(self._cache, self._factory, self.segments).choose(
+                name, value, question.tokens + opening.tokens
+            )
+            trial = chosen.trial
+            self._history.did(self._cache.remember(self.segments))
+            self._cache.adopt(trial.seq, trial.applied)
+            self.segments = trial.change.segments
+            self.on_change(self.segments, f"set {name}")
+            results.append(
+                EditResult(
+                    name,
+                    value,
+                    trial.level,
+                    decoded=chosen.decoded,
+                    moved=trial.applied.moved,
+                    reason=chosen.reason,
+                    trial=chosen.decoded - trial.applied.decoded,
+                )
+            )
         self._unsettled.clear()
         return tuple(results)
 
-    def _make_room(self, draft: Draft, question: Segment, opening: Segment, max_tokens: int) -> Draft:
-        """The chat with the question behind it; where it would not fit with an answer, the oldest turns leave."""
+    def _make_room(self, question: Segment, opening: Segment, max_tokens: int) -> Draft:
+        """The chat as it is to be read before a question; the oldest turns leave where the answer would not fit."""
         info = self.engine.info
         room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
         leaving = turns_to_drop(self.segments, room)
+        if leaving and self.on_full is OnFull.REFUSE:
+            raise ContextFullError(
+                f"The chat fills the context of {info.n_ctx:,} tokens. Use a larger --n-ctx, drop a skill or start anew."
+            )
         if leaving:
             n_tokens = sum(self.segments[index].n_tokens for index in leaving)
-            if self._on_full is OnFull.REFUSE:
-                raise ContextFullError(
-                    f"The chat fills the context of {info.n_ctx:,} tokens. Use a larger --n-ctx, drop a skill or start anew."
-                )
             self._notice(
                 f"The context of {info.n_ctx:,} tokens is full: the {len(leaving)} oldest turns ({n_tokens:,} tokens) leave "
                 "it; skills, fields and the system text stay."
             )
-        for index, segment in enumerate(self.segments):
-            if index in leaving:
-                draft.changed()
-            elif segment.reasoning_stop > segment.reasoning_start and info.model_class is ModelClass.SPLICE:
-                draft.keep_without_reasoning(index)
-            else:
-                draft.keep(index, index + 1)
-        return draft.read(question).read(opening)
+        return without_turns(
+            self.segments, self.n_cached, leaving, strip_reasoning=info.model_class is ModelClass.SPLICE
+        )
 
     def _gate_failed(self, skill: Skill, values: Mapping[str, str] | None) -> bool:
         assert self._compiler is not None

@@ -11,7 +11,7 @@ from kvnotes_local.engine.protocol import Applied
 class Proof:
     """Tokens, and times in milliseconds, of one answer.
 
-    ``prefilled``: computed, without ``repaired`` (the seams of spliced skills). ``reused``: kept where they were.
+    ``prefilled``: computed, without ``repaired`` (the seams of spliced skills). ``reused``: in place before and left there.
     ``moved``: kept and rotated. ``spliced``: taken from artifacts. ``change_ms``: spent on splices and edits since the
     answer before, compiling not included. ``ttft_ms``: from the question to the first token.
     ``recompute_ms``: what reading the whole chat would have taken at the speed measured here; None where nothing was
@@ -32,15 +32,19 @@ class Proof:
     recompute_ms: float | None = None
     tokens_per_second: float | None = None
 
+    @property
+    def n_new(self) -> int:
+        """Tokens whose rows were not in place before."""
+        return self.prefilled + self.repaired + self.spliced + self.moved
+
     def plus(self, applied: Applied, repaired: int = 0, *, is_question: bool = False) -> Proof:
         """This proof and one more change of the cache, of whose decoded tokens ``repaired`` were seams.
 
-        ``reused`` is not added up: it says what the last change found in place.
+        ``reused`` is not counted here: what one change leaves in place, an earlier one of the same answer may have put there.
         """
         return replace(
             self,
             prefilled=self.prefilled + applied.decoded - repaired,
-            reused=applied.reused,
             moved=self.moved + applied.moved,
             spliced=self.spliced + applied.spliced,
             repaired=self.repaired + repaired,

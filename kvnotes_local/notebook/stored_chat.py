@@ -1,13 +1,14 @@
-"""A chat that is stored as it grows: new, or gone on with."""
+"""A chat that is stored as it grows: new, gone on with, or forked from another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.engine.protocol import Engine, Sampling
 from kvnotes_local.errors import UsageError
-from kvnotes_local.notebook.chat_store import ChatStore
+from kvnotes_local.notebook.chat_params import ChatParams
+from kvnotes_local.notebook.chat_store import ChatStore, new_chat_id
 from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
@@ -18,9 +19,9 @@ from kvnotes_local.skills.library import SkillLibrary
 NEW = "new"
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoredChat:
-    """A notebook whose changes are committed to the store under ``id``.
+    """A notebook whose changes are committed to the store under ``id``; a new chat is in the store from its first change on.
 
     ``restored``: None for a new chat; True where its saved state was loaded, False where it was made anew from artifacts
     and text.
@@ -28,7 +29,24 @@ class StoredChat:
 
     id: str
     notebook: Notebook
+    params: ChatParams
     restored: bool | None
+    store: ChatStore
+
+    def change_params(self, params: ChatParams) -> None:
+        """Keep other parameters with the chat from now on."""
+        if params != self.params:
+            self.params = params
+            self.store.set_params(self.id, params)
+        self.notebook.on_full = params.on_full
+
+    def fork(self, at: int | None = None) -> StoredChat:
+        """A stored chat of its own that begins like this one, up to segment ``at``; cells are shared, nothing is copied."""
+        place = len(self.notebook.segments) if at is None else at
+        twin = self.notebook.fork(at)
+        chat = self.store.fork(self.id, place)
+        twin.on_change = lambda segments, what: self.store.save(chat, segments, what)
+        return StoredChat(chat, twin, self.params, None, self.store)
 
     def leave(self) -> bool:
         """Save the state for the next time and give the sequence back; False where there was no room for it."""
@@ -45,47 +63,69 @@ def open_chat(
     system: str | None = None,
     values: Mapping[str, str] | None = None,
     on_notice: OnText | None = None,
-    on_full: OnFull = OnFull.DROP_OLDEST,
+    on_full: OnFull | None = None,
 ) -> StoredChat:
-    """A new chat (``"new"``) or the stored one with this id. Raises ChatStoreError, UsageError for another model's chat."""
+    """A new chat (``"new"``) or the stored one with this id. Raises ChatStoreError, UsageError for another model's chat.
+
+    ``on_full``: None for what the chat says, which is to drop the oldest turns unless it was told otherwise.
+    """
+    if chat == NEW:
+        return _new_chat(store, engine, library, compiler, system, values, on_notice, on_full or OnFull.DROP_OLDEST)
     info = engine.info
-    stored = None if chat == NEW else store.load(chat)
-    if stored is None:
-        params = {"type_k": info.type_k.name, "type_v": info.type_v.name, "n_ctx": info.n_ctx}
-        chat_id = store.create(info.name, info.fingerprint, params=dict(params))
-    else:
-        chat_id = stored.summary.id
-        if stored.summary.model_fingerprint != info.fingerprint:
-            raise UsageError(
-                f"The chat {chat_id} was held with {stored.summary.model_name}; its tokens mean something else to "
-                f"{info.name}. Use --model {stored.summary.model_name}."
-            )
-        if system is not None:
-            raise UsageError(f"The chat {chat_id} has its system text already. Start a new one for another.")
-
-    def commit(segments: tuple[Segment, ...], what: str) -> None:
-        store.save(chat_id, segments, what)
-
-    if stored is None:
-        notebook = Notebook(
-            engine,
-            library=library,
-            compiler=compiler,
-            system=system,
-            values=values,
-            on_notice=on_notice,
-            on_full=on_full,
-            on_change=commit,
+    stored = store.load(chat)
+    summary = stored.summary
+    if summary.model_fingerprint != info.fingerprint:
+        raise UsageError(
+            f"The chat {summary.id} was held with {summary.model_name}; its tokens mean something else to "
+            f"{info.name}. Use --model {summary.model_name}."
         )
-        return StoredChat(chat_id, notebook, None)
+    if system is not None:
+        raise UsageError(f"The chat {summary.id} has its system text already. Start a new one for another.")
+    params = replace(stored.params, on_full=on_full or stored.params.on_full)
     notebook, restored = Notebook.resume(
         engine,
         stored.segments,
-        chat_id,
+        summary.id,
+        parent=summary.parent,
         library=library,
         compiler=compiler,
+        on_notice=on_notice,
+        on_full=params.on_full,
+        on_change=lambda segments, what: store.save(summary.id, segments, what),
+    )
+    opened = StoredChat(summary.id, notebook, stored.params, restored, store)
+    opened.change_params(params)
+    return opened
+
+
+def _new_chat(
+    store: ChatStore,
+    engine: Engine,
+    library: SkillLibrary | None,
+    compiler: SkillCompiler | None,
+    system: str | None,
+    values: Mapping[str, str] | None,
+    on_notice: OnText | None,
+    on_full: OnFull,
+) -> StoredChat:
+    info = engine.info
+    chat = new_chat_id()
+    params = ChatParams.of(info, Sampling(), ChatParams().max_tokens, on_full)
+
+    def commit(segments: tuple[Segment, ...], what: str) -> None:
+        # Only now: a chat whose first change is refused leaves nothing behind.
+        store.save(chat, segments, what, new=(info.name, info.fingerprint, opened.params))
+        notebook.on_change = lambda segments, what: store.save(chat, segments, what)
+
+    notebook = Notebook(
+        engine,
+        library=library,
+        compiler=compiler,
+        system=system,
+        values=values,
         on_notice=on_notice,
         on_full=on_full,
         on_change=commit,
     )
-    return StoredChat(chat_id, notebook, restored)
+    opened = StoredChat(chat, notebook, params, None, store)
+    return opened

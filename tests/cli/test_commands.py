@@ -151,3 +151,29 @@ def test_ctrl_c_stops_at_once_and_keeps_what_was_said(tmp_path: Path, command: s
         assert answer.text.strip().startswith(out.decode().strip()[:3])
     else:
         assert not list((tmp_path / "c" / "artifacts").glob("*/*.safetensors"))
+
+
+def test_models_that_were_added_are_found_by_name_until_they_are_removed(
+    kvnotes: Kvnotes, zoo_directory: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "more models"
+    folder.mkdir()
+    os.link(zoo_model("llama", zoo_directory), folder / "mine.gguf")
+    (folder / "broken.gguf").write_bytes(b"PK\3\4 no model")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def listed() -> Run:
+        return kvnotes("models", "list")
+
+    assert "mine" not in listed().out
+    assert "mine" in kvnotes("models", "add", folder).out
+    assert "was there already" in kvnotes("models", "add", folder).out
+    assert "added" in next(line for line in listed().out.splitlines() if line.startswith("mine"))
+    assert "broken: " in listed().err, "the reason why a file cannot be used is told"
+    assert document(kvnotes("models", "info", "mine", "--json"))["path"] == str(folder / "mine.gguf")
+    refused = [kvnotes("models", "add", path) for path in (tmp_path / "nothing", empty, folder / "broken.gguf")]
+    assert [run.code for run in refused] == [1, 1, 1]
+    assert "no GGUF model" in refused[1].err
+    kvnotes("models", "add", "--remove", folder)
+    assert "mine" not in listed().out

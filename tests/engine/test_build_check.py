@@ -15,7 +15,7 @@ import pytest
 
 from kvnotes_local.engine import build_check
 from kvnotes_local.engine.build_check import ChildResult, extra_buffers_safe, read_cpu_flags, run_child
-from kvnotes_local.engine.model_files import embedded_model
+from kvnotes_local.engine.model_scan import embedded_model
 from kvnotes_local.errors import EngineError
 
 AMX = frozenset({"avx512f", "amx_tile", "amx_int8"})

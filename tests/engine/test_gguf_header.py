@@ -16,8 +16,9 @@ from gguf import GGUFWriter
 from gguf.constants import GGUFEndian, LlamaFileType
 
 from kvnotes_local.engine import native
-from kvnotes_local.engine.gguf_header import SplitPart, read_gguf_header
-from kvnotes_local.engine.model_files import embedded_model
+from kvnotes_local.engine.gguf_header import SplitPart
+from kvnotes_local.engine.gguf_reader import read_gguf_header
+from kvnotes_local.engine.model_scan import embedded_model
 from kvnotes_local.errors import ModelError
 
 

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from kvnotes_local.engine import memory
-from kvnotes_local.engine.gguf_header import GGUFHeader, read_gguf_header
+from kvnotes_local.engine.gguf_header import GGUFHeader
+from kvnotes_local.engine.gguf_reader import read_gguf_header
 from kvnotes_local.engine.memory import available_memory, check_memory, kv_cache_bytes, kv_heads_per_layer
-from kvnotes_local.engine.model_files import embedded_model
+from kvnotes_local.engine.model_scan import embedded_model
 from kvnotes_local.errors import LayoutError, ModelError
 from kvnotes_local.kv.layout import GGMLType
 

@@ -10,15 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine import model_files
-from kvnotes_local.engine.model_files import (
-    FoundModel,
-    ModelSource,
-    embedded_model,
-    find_models,
-    resolve_model,
-    scan_models,
-)
+from kvnotes_local.engine import model_scan
+from kvnotes_local.engine.model_choice import resolve_model
+from kvnotes_local.engine.model_files import FoundModel, ModelSource
+from kvnotes_local.engine.model_scan import embedded_model, find_models, scan_models
 from kvnotes_local.errors import ModelError
 
 
@@ -35,7 +30,7 @@ def make_model(path: Path, *, architecture: str = "llama", padding: int = 0) -> 
 
 @pytest.fixture(autouse=True)
 def no_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_files, "DEMO_PACKAGE", "no_such_package")
+    monkeypatch.setattr(model_scan, "DEMO_PACKAGE", "no_such_package")
 
 
 @pytest.fixture
@@ -130,7 +125,7 @@ def test_embedded_model_is_found_without_importing_its_package(
     make_model(package / "Demo-135M.Q4_1.gguf")
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setattr(model_files, "DEMO_PACKAGE", "some_demo")
+    monkeypatch.setattr(model_scan, "DEMO_PACKAGE", "some_demo")
     assert embedded_model() == package / "Demo-135M.Q4_1.gguf"
     models = find_models((), {}, home)
     assert (models[0].name, models[0].source) == ("Demo-135M.Q4_1", ModelSource.EMBEDDED)
@@ -211,8 +206,8 @@ def test_damaged_manifests_are_reported(home: Path, manifest: str) -> None:
 
 
 def test_walks_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_files, "MAX_ENTRIES", 20)
-    monkeypatch.setattr(model_files, "MAX_DEPTH", 2)
+    monkeypatch.setattr(model_scan, "MAX_ENTRIES", 20)
+    monkeypatch.setattr(model_scan, "MAX_DEPTH", 2)
     make_model(home / ".cache/llama.cpp/1/2/near.gguf")
     make_model(home / ".cache/llama.cpp/1/2/3/far.gguf")
     for n in range(30):

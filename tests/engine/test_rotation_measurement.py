@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kvnotes_local.engine import rotation_measurement
-from kvnotes_local.engine.model_files import embedded_model
+from kvnotes_local.engine.model_scan import embedded_model
 from kvnotes_local.engine.rotation_arithmetic import RopeHints, Yarn, angle_error, find_arithmetic, ideal_frequencies
 from kvnotes_local.engine.rotation_fit import RowShape, fit_layer, unwrap
 from kvnotes_local.engine.rotation_measurement import POSITIONS, MeasuredRotation, measure_rotation

@@ -14,7 +14,8 @@ from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.protocol import EngineParams, Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.kv.layout import GGMLType
-from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError
+from kvnotes_local.notebook.chat_params import ChatParams
+from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError, as_tree
 from kvnotes_local.notebook.export import chat_json, chat_markdown
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
@@ -326,3 +327,68 @@ def test_logits_after_reasoning_left_are_near_those_of_never_having_had_it(tiny_
     engine.apply(fresh, [Decode(head + rest + rest[:1])])
     wanted = engine.logits(fresh)
     assert np.corrcoef(found, wanted)[0, 1] > 0.8
+
+
+def test_a_chat_keeps_its_parameters(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    engine = tiny_engine()
+    params = ChatParams(Sampling(temperature=0.7, seed=5, grammar='root ::= "a"'), max_tokens=9, on_full=OnFull.REFUSE)
+    chat = open_chat(store, engine, "new")
+    chat.change_params(params)
+    chat.notebook.ask("Hello?", max_tokens=3)
+    assert store.load(chat.id).params == params
+    assert open_chat(store, engine, chat.id).params == params
+    assert open_chat(store, engine, chat.id, on_full=OnFull.DROP_OLDEST).params.on_full is OnFull.DROP_OLDEST
+    assert store.load(chat.id).params.on_full is OnFull.DROP_OLDEST
+
+
+def test_a_chat_whose_first_change_is_refused_is_not_stored(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    chat = open_chat(store, tiny_engine(n_ctx=256), "new", on_full=OnFull.REFUSE)
+    with pytest.raises(ContextFullError):
+        chat.notebook.ask("word " * 2000, max_tokens=3)
+    assert store.list() == ()
+    chat.notebook.ask("Hello?", max_tokens=3)
+    assert [one.id for one in store.list()] == [chat.id]
+
+
+def test_forks_are_stored_as_a_tree(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    engine = tiny_engine()
+    root = open_chat(store, engine, "new")
+    root.notebook.ask("One?", max_tokens=3)
+    early = root.fork(at=len(root.notebook.segments))
+    root.notebook.ask("Two?", max_tokens=3)
+    early.notebook.ask("Other?", max_tokens=3)
+    late = early.fork()
+    assert late.notebook.n_cached == early.notebook.n_cached, "a fork shares the cells"
+    other = open_chat(store, engine, "new")
+    other.notebook.say("a", "b")
+    tree = as_tree(store.list())
+    assert {(one.id, depth) for one, depth in tree} == {(root.id, 0), (early.id, 1), (late.id, 2), (other.id, 0)}
+    order = [one.id for one, _ in tree]
+    assert order[order.index(root.id) :][:3] == [root.id, early.id, late.id]
+    assert store.load(early.id).segments == early.notebook.segments
+    assert store.load(late.id).segments == late.notebook.segments
+    assert [hit.chat.id for hit in store.search("Other")] == [early.id, late.id]
+    store.remove(root.id)
+    assert {one.parent for one in store.list() if one.id == early.id} == {None}
+
+
+def test_a_fork_begins_with_the_saved_state_of_its_parent(
+    zoo_directory: Path, store: ChatStore, tmp_path: Path
+) -> None:
+    params = EngineParams(n_ctx=1024, n_threads=1)
+    with LlamaEngine(zoo_model("llama", zoo_directory), params, cache_dir=tmp_path) as engine:
+        chat = open_chat(store, engine, "new")
+        chat.notebook.ask("A question with some words in it?", max_tokens=6)
+        first = len(chat.notebook.segments)
+        chat.notebook.ask("And another one?", max_tokens=6)
+        expected = chat.notebook.fork(first).ask("So?", max_tokens=6).text
+        assert chat.leave()
+    twin = store.fork(chat.id, first)
+    with LlamaEngine(zoo_model("llama", zoo_directory), params, cache_dir=tmp_path) as engine:
+        again = open_chat(store, engine, twin)
+        assert again.restored is False
+        held = again.notebook.n_cached
+        reply = again.notebook.ask("So?", max_tokens=6)
+        assert reply.text == expected
+        assert reply.proof.reused == held > 0, "what both chats have in common came from the state of the parent"
+        again.notebook.check()
