@@ -296,36 +296,40 @@ class Notebook:
         if level is EditLevel.AUTO:
             self._unsettled[name] = value
             return EditResult(name, value, level, 0, 0, "settled at the next question")
-        before = self._cache.cost
         change = edit_field(self.segments, self.n_cached, self._factory, name, value, level, window)
-        self._change(change, f"set {name}", progress=progress)
-        cost = self._cache.cost
-        return EditResult(name, value, level, cost.prefilled - before.prefilled, cost.moved - before.moved, "as asked")
+        cost = self._change(change, f"set {name}", progress=progress)
+        return EditResult(name, value, level, cost.prefilled, cost.moved, "as asked")
 
-    def drop(self, name: str, *, clean: bool = False, progress: Progress | None = None) -> None:
+    def drop(self, name: str, *, clean: bool = False, progress: Progress | None = None) -> Proof:
         """Take a skill out. Its rows go and the gap closes; since later turns took notes of it, a line says that it no
-        longer applies. ``clean``: what follows is read again instead. Raises UsageError."""
+        longer applies. ``clean``: what follows is read again instead. Returns what it cost. Raises UsageError."""
         index = find_skill(self.segments, name)
         if index is None:
             raise UsageError(f"The chat has no skill {name!r}. Its skills: {', '.join(self.skills) or 'none'}.")
         draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if clean else 0).keep(index + 1)
         if not clean:
             draft.read(self._factory.dropped_skill_erratum(name))
-        self._change(draft.change(), f"drop {name}", progress=progress)
+        return self._change(draft.change(), f"drop {name}", progress=progress)
 
-    def edit(self, index: int, text: str, *, recompute: bool = False, progress: Progress | None = None) -> None:
-        """Change the text of the user turn ``index``; what follows is moved and stale, or read again. Raises UsageError."""
+    def edit(self, index: int, text: str, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
+        """Change the text of the user turn ``index``; what follows is moved and stale, or read again.
+
+        Returns what it cost. Raises UsageError.
+        """
         self._user_turn(index)
         new = self._factory.user(text, self.segments[index - 1] if index else None)
         draft = Draft(self.segments, self.n_cached).keep(0, index).read(new).changed(EVERYTHING if recompute else 0)
-        self._change(draft.keep(index + 1).change(), "edit", progress=progress)
+        return self._change(draft.keep(index + 1).change(), "edit", progress=progress)
 
-    def delete(self, index: int, *, recompute: bool = False, progress: Progress | None = None) -> None:
-        """Take segment ``index`` out; what follows is moved and stale, or read again. Raises UsageError."""
+    def delete(self, index: int, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
+        """Take segment ``index`` out; what follows is moved and stale, or read again.
+
+        Returns what it cost. Raises UsageError.
+        """
         if not 0 <= index < len(self.segments) or self.segments[index].kind is Kind.SYSTEM:
             raise UsageError(f"Segment {index} cannot be deleted.")
         draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if recompute else 0)
-        self._change(draft.keep(index + 1).change(), "delete", progress=progress)
+        return self._change(draft.keep(index + 1).change(), "delete", progress=progress)
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
@@ -365,8 +369,9 @@ class Notebook:
     def _last(self) -> Segment | None:
         return self.segments[-1] if self.segments else None
 
-    def _change(self, change: Change, what: str, *, logits: bool = False, progress: Progress | None = None) -> None:
-        """Apply a change that can be taken back."""
+    def _change(self, change: Change, what: str, *, logits: bool = False, progress: Progress | None = None) -> Proof:
+        """Apply a change that can be taken back; returns what it cost."""
+        before = self._cache.cost
         state = self._cache.remember(self.segments)
         try:
             self._apply(change, logits=logits, progress=progress)
@@ -375,6 +380,7 @@ class Notebook:
             raise
         self._history.did(state)
         self.on_change(self.segments, what)
+        return self._cache.cost.since(before)
 
     def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
         self.segments = self._cache.apply(change, is_question=logits, logits=logits, progress=progress)

@@ -54,6 +54,19 @@ class Proof:
             restore_ms=self.restore_ms + applied.restore_seconds * 1e3,
         )
 
+    def since(self, before: Proof) -> Proof:
+        """What was added to ``before``."""
+        return Proof(
+            prefilled=self.prefilled - before.prefilled,
+            moved=self.moved - before.moved,
+            spliced=self.spliced - before.spliced,
+            repaired=self.repaired - before.repaired,
+            change_ms=self.change_ms - before.change_ms,
+            decode_ms=self.decode_ms - before.decode_ms,
+            reposition_ms=self.reposition_ms - before.reposition_ms,
+            restore_ms=self.restore_ms - before.restore_ms,
+        )
+
 
 class PrefillSpeed:
     """How fast this engine reads, from what it has read: the estimate for full recompute.

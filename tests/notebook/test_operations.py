@@ -264,14 +264,27 @@ def test_dropping_a_skill_moves_what_follows_and_says_so(desk: Desk) -> None:
     notebook = started(desk)
     skill = notebook.segments[1]
     n = len(notebook.tokens)
-    notebook.drop("budget")
+    cost = notebook.drop("budget")
     erratum = notebook.segments[-1]
     assert "budget" not in notebook.skills
     assert erratum.kind is Kind.ERRATUM
     assert len(notebook.tokens) == n - skill.n_tokens + erratum.n_tokens
-    cost = notebook._cache.cost
     assert (cost.prefilled, cost.spliced) == (erratum.n_tokens, 0)
     assert all(segment.freshness is Freshness.STALE for segment in notebook.segments[1:-1])
+    notebook.check()
+
+
+def test_changing_or_deleting_a_turn_says_what_it_cost(desk: Desk) -> None:
+    notebook = started(desk)
+    index = next(i for i, segment in enumerate(notebook.segments) if segment.kind is Kind.USER)
+    notebook.read()
+    tail = sum(segment.n_tokens for segment in notebook.segments[index + 1 :])
+    cost = notebook.edit(index, "Quite another question, and a longer one?")
+    assert (cost.prefilled, cost.moved) == (notebook.segments[index].n_tokens, tail)
+    cost = notebook.edit(index, "Short?", recompute=True)
+    assert (cost.prefilled, cost.moved) == (notebook.segments[index].n_tokens + tail, 0)
+    cost = notebook.delete(index)
+    assert (cost.prefilled, cost.moved) == (0, tail)
     notebook.check()
 
 
