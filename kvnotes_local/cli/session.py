@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Session:
-    """A loaded model with what skills need."""
+    """A loaded model with what skills need. ``open_other``: another engine of the same model, with changed EngineParams."""
 
     engine: Engine
     library: SkillLibrary
     compiler: SkillCompiler
     store: ArtifactStore
     verdicts: VerdictStore
+    open_other: Callable[..., AbstractContextManager[Engine]]
 
 
 def cache_directory(options: EngineOptions) -> Path:
@@ -101,22 +102,37 @@ def open_session(
             one.cancel()
 
     with cancel_on_interrupt(cancel):
-        engine = engine_class(options)(
-            found.path,
-            EngineParams(
-                n_ctx=size,
-                type_k=options.kv_type.ggml,
-                type_v=options.kv_type.ggml,
-                n_gpu_layers=options.n_gpu_layers,
-                n_threads=options.threads,
-                extra_buffers=check.safe and options.fast_buffers,
-            ),
-            cache_dir=cache,
-            log_path=Paths.default().log / "llama.log",
-            progress=lambda fraction: not stop.is_set(),
+        params = EngineParams(
+            n_ctx=size,
+            type_k=options.kv_type.ggml,
+            type_v=options.kv_type.ggml,
+            n_gpu_layers=options.n_gpu_layers,
+            n_threads=options.threads,
+            extra_buffers=check.safe and options.fast_buffers,
         )
-        try:
+
+        def open_engine(params: EngineParams) -> Engine:
+            engine = engine_class(options)(
+                found.path,
+                params,
+                cache_dir=cache,
+                log_path=Paths.default().log / "llama.log",
+                progress=lambda fraction: not stop.is_set(),
+            )
             loaded.append(engine)
+            return engine
+
+        @contextmanager
+        def open_other(**changes: object) -> Iterator[Engine]:
+            other = open_engine(replace(params, **changes))  # type: ignore[arg-type]
+            try:
+                yield other
+            finally:
+                loaded.remove(other)
+                other.close()
+
+        engine = open_engine(params)
+        try:
             if stop.is_set():
                 raise Cancelled("Stopped.")
             store, verdicts = artifact_store(options), verdict_store(options)
@@ -126,6 +142,7 @@ def open_session(
                 compiler=SkillCompiler(engine, store, store_type=store_type, verdicts=verdicts),
                 store=store,
                 verdicts=verdicts,
+                open_other=open_other,
             )
         finally:
             engine.close()

@@ -11,7 +11,9 @@ from kvnotes_local.cli.options import (
     ContextOption,
     DataDirOption,
     EngineOptions,
+    FastBuffersOption,
     GpuLayersOption,
+    IsolateOption,
     JsonOption,
     KvType,
     KvTypeOption,
@@ -53,6 +55,8 @@ def verify(
     n_ctx: ContextOption = 0,
     n_gpu_layers: GpuLayersOption = -1,
     threads: ThreadsOption = 0,
+    isolate: IsolateOption = False,
+    fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
     data_dir: DataDirOption = None,
@@ -65,15 +69,15 @@ def verify(
     """
     from kvnotes_local.cli.chats import chat_store
     from kvnotes_local.cli.progress import step_progress
-    from kvnotes_local.cli.session import cache_directory, open_session
+    from kvnotes_local.cli.session import open_session
     from kvnotes_local.evaluation.questions import chat_context
-    from kvnotes_local.evaluation.verification import Effort, other_engines, verify_skill, verify_together
+    from kvnotes_local.evaluation.verification import Effort, verify_skill, verify_together
 
     output = Output(as_json, quiet)
     joint = [name.strip() for name in (together or "").split(",") if name.strip()]
     if together is not None and (len(joint) < 2 or names or everything):
         raise UsageError("--together wants two or more skills, separated by commas, and no others beside it.")
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
+    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         engine = session.engine
         wanted = joint or (
@@ -91,7 +95,7 @@ def verify(
                 )
             contexts = (chat_context(chat, stored.segments, wanted),)
         effort = Effort(contexts, tuple(repair) if repair else None, positions, questions)
-        other = other_engines(engine, cache_directory(options))
+        other = session.open_other
         output.text(f"Model: {engine.info.name}, KV {engine.info.type_k.name}, {engine.info.llama_cpp_version}")
         results: list[tuple[str, GateResult]] = []
         with step_progress(output) as step:

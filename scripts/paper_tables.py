@@ -1,0 +1,188 @@
+"""The paper's tables on this machine, for one model: one Markdown report.
+
+    python scripts/paper_tables.py --model MODEL.gguf --out docs/reports/NAME.md
+
+Each section is measured by itself and kept as JSON in ``--work``, so a run that was stopped goes on where it was; ``--only``
+names sections, and the report has those that are there. On a small machine the whole of it takes hours for a model of 1.5B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import psutil
+
+from kvnotes_local.engine.llama_engine import LlamaEngine
+from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.evaluation.gate import default_seams
+from kvnotes_local.evaluation.questions import bundled_contexts, bundled_questions, skill_questions
+from kvnotes_local.evaluation.report import study_table, together_table
+from kvnotes_local.evaluation.studies import lead_ways, study_skill, study_together
+from kvnotes_local.evaluation.verification import other_engines
+from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.skills.artifact_store import ArtifactStore
+from kvnotes_local.skills.compiler import SkillCompiler
+from kvnotes_local.skills.evals import load_questions
+from kvnotes_local.skills.library import SkillLibrary
+
+SKILLS = ("night-clerk", "release-checklist", "harbor-lore", "python-style")
+"""Short ones first: with several skills, as many of them as fit are taken in this order."""
+
+
+@dataclass
+class Bench:
+    """What all sections work with."""
+
+    engine: LlamaEngine
+    compiler: SkillCompiler
+    library: SkillLibrary
+    folder: Path
+    n_contexts: int
+    n_questions: int
+    n_positions: int
+    skills: tuple[str, ...]
+
+    def step(self, what: str) -> None:
+        print(f"  {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
+def leads(bench: Bench) -> dict[str, Any]:
+    """Fidelity by seam, lead and rotation."""
+    skill = bench.library.get(bench.skills[0])
+    compiled = bench.compiler.compile(skill)
+    study = study_skill(
+        bench.engine,
+        compiled,
+        bundled_contexts(bench.engine)[: bench.n_contexts],
+        skill_questions(load_questions(skill), bench.n_questions),
+        ways=lead_ways(bench.engine, compiled, bench.folder),
+        seams=(*default_seams(bench.engine.info), 64),
+        other=other_engines(bench.engine, bench.folder.parent),
+        n_positions=bench.n_positions,
+        step=bench.step,
+    )
+    return asdict(study)
+
+
+def together(bench: Bench) -> list[dict[str, Any]]:
+    """1 to 4 skills in one chat."""
+    skills = [bench.library.get(name) for name in bench.skills]
+    compiled = [bench.compiler.compile(skill) for skill in skills]
+    studies = []
+    for n in range(1, len(skills) + 1):
+        own = [question for skill in skills[:n] for question in skill_questions(load_questions(skill), 2)[:2]]
+        if sum(one.n_tokens for one in compiled[:n]) * 2 + 1024 > bench.engine.info.n_ctx:
+            break
+        studies.append(
+            asdict(
+                study_together(
+                    bench.engine,
+                    compiled[:n],
+                    bundled_contexts(bench.engine)[: bench.n_contexts],
+                    [*own, *bundled_questions()[:1]],
+                    seams=(0, 8, 32),
+                    other=other_engines(bench.engine, bench.folder.parent),
+                    n_positions=bench.n_positions,
+                    step=bench.step,
+                )
+            )
+        )
+    return studies
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[Any], str]]] = {
+    "leads": ("Seam, lead and rotation", leads, study_table),
+    "together": ("Several skills in one chat", together, together_table),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="the Markdown report")
+    parser.add_argument("--work", type=Path, default=Path("paper-tables"), help="results by section, artifacts")
+    parser.add_argument("--kv-type", default="f16", choices=["f16", "q8_0"])
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="measure these sections only; repeatable")
+    parser.add_argument("--n-ctx", type=int, default=8192)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--contexts", type=int, default=3, help="kinds of chats, 1 to 3")
+    parser.add_argument("--questions", type=int, default=4, help="questions of each skill")
+    parser.add_argument("--positions", type=int, default=32, help="tokens of each answer")
+    parser.add_argument("--skill", action="append", help="skills in the order in which they are taken; repeatable")
+    parser.add_argument("--skills-dir", type=Path, action="append", default=[])
+    arguments = parser.parse_args()
+    work = arguments.work / f"{arguments.model.stem}-{arguments.kv_type}"
+    work.mkdir(parents=True, exist_ok=True)
+    wanted = arguments.only or list(SECTIONS)
+    missing = [name for name in wanted if not (work / f"{name}.json").exists()]
+    if missing:
+        measure(arguments, work, missing)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(report(arguments, work), "utf-8")
+
+
+def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None:
+    kv_type = GGMLType[arguments.kv_type.upper()]
+    params = EngineParams(n_ctx=arguments.n_ctx, type_k=kv_type, type_v=kv_type, n_threads=arguments.threads)
+    folder = work / "artifacts"
+    folder.mkdir(exist_ok=True)
+    with LlamaEngine(arguments.model, params, cache_dir=arguments.work) as engine:
+        bench = Bench(
+            engine,
+            SkillCompiler(engine, ArtifactStore(arguments.work / "artifacts")),
+            SkillLibrary.default(arguments.skills_dir),
+            folder,
+            arguments.contexts,
+            arguments.questions,
+            arguments.positions,
+            tuple(arguments.skill or SKILLS),
+        )
+        for name in names:
+            bench.step(f"section {name}")
+            began = time.perf_counter()
+            result = SECTIONS[name][1](bench)
+            record = {
+                "date": datetime.now(UTC).isoformat(timespec="minutes"),
+                "seconds": round(time.perf_counter() - began),
+                "build": f"llama-cpp-python {engine.info.llama_cpp_version}",
+                "model": engine.info.description,
+                "command": " ".join(["python", "scripts/paper_tables.py", *sys.argv[1:]]),
+                "result": result,
+            }
+            (work / f"{name}.json").write_text(json.dumps(record, indent=1, default=_plain), "utf-8")
+
+
+def report(arguments: argparse.Namespace, work: Path) -> str:
+    lines = [f"# {arguments.model.stem}, {arguments.kv_type} KV", ""]
+    for name, (title, _, table) in SECTIONS.items():
+        path = work / f"{name}.json"
+        if not path.exists():
+            continue
+        record = json.loads(path.read_text("utf-8"))
+        lines += [f"## {title}", "", table(record["result"]), ""]
+        lines += [
+            f"<sub>{record['date']} · {record['build']} · {record['model']} · {psutil.cpu_count()} cores · "
+            f"{record['seconds']:,} s · `{record['command']}`</sub>",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+if __name__ == "__main__":
+    main()
