@@ -33,7 +33,8 @@ from kvnotes_local.notebook.on_full import OnFull
 if TYPE_CHECKING:
     from kvnotes_local.engine.protocol import ModelInfo
     from kvnotes_local.notebook.chat_params import ChatParams
-    from kvnotes_local.notebook.notebook import Notebook, Reply
+    from kvnotes_local.notebook.notebook import Notebook
+    from kvnotes_local.notebook.reply import Reply
     from kvnotes_local.notebook.stored_chat import StoredChat
 
 

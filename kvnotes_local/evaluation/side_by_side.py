@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvnotes_local.engine.protocol import Decode, Engine, Keep, Sampling
 from kvnotes_local.evaluation.logits import cosine
-from kvnotes_local.notebook.notebook import Reply
+from kvnotes_local.notebook.reply import Reply
 
 
 @dataclass(frozen=True)

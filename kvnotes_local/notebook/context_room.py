@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from kvnotes_local.errors import ContextFullError
 from kvnotes_local.notebook.changes import Draft
+from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.segment import Kind, Segment
 
 
@@ -36,11 +38,28 @@ def turns_to_drop(segments: Sequence[Segment], room: int) -> frozenset[int]:
     return frozenset(leaving)
 
 
-def without_turns(
-    segments: Sequence[Segment], n_cached: int, leaving: frozenset[int], *, strip_reasoning: bool
+def with_room(
+    segments: Sequence[Segment],
+    n_cached: int,
+    room: int,
+    on_full: OnFull,
+    strip_reasoning: bool,
+    notice: Callable[[str], None],
 ) -> Draft:
-    """The chat without the turns ``leaving`` and, where asked for, without the reasoning of finished answers, which stays in
-    the transcript only."""
+    """The chat in at most ``room`` tokens: the oldest turns leave, which ``notice`` is told before. With ``strip_reasoning``
+    the reasoning of finished answers leaves too and stays in the transcript only. Raises ContextFullError for REFUSE."""
+    leaving = turns_to_drop(segments, room)
+    if leaving and on_full is OnFull.REFUSE:
+        raise ContextFullError(
+            f"The context is full: {max(0, room):,} tokens are all it may take. Use a larger --n-ctx, drop a skill or "
+            "start anew."
+        )
+    if leaving:
+        n_tokens = sum(segments[index].n_tokens for index in leaving)
+        notice(
+            f"The context is full: the {len(leaving)} oldest turns ({n_tokens:,} tokens) leave it; skills, fields and the "
+            "system text stay."
+        )
     draft = Draft(segments, n_cached)
     for index, segment in enumerate(segments):
         if index in leaving:

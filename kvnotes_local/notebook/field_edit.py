@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvnotes_local.engine.protocol import Applied, Decode
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft
 from kvnotes_local.notebook.chat_cache import ChatCache
-from kvnotes_local.notebook.edit import DEFAULT_WINDOW, LADDER, EditLevel
+from kvnotes_local.notebook.edit import DEFAULT_WINDOW, LADDER, EditLevel, EditResult
 from kvnotes_local.notebook.plan import PlanBuilder
 from kvnotes_local.notebook.segment import Kind, Segment
 from kvnotes_local.notebook.segment_factory import SegmentFactory
@@ -73,6 +73,19 @@ class Choice:
     trial: Trial
     decoded: int
     reason: str
+
+    def result(self, field: str, value: str) -> EditResult:
+        """What the edit did, once its trial is gone on with."""
+        applied = self.trial.applied
+        return EditResult(
+            field,
+            value,
+            self.trial.level,
+            decoded=self.decoded,
+            moved=applied.moved,
+            reason=self.reason,
+            trial=self.decoded - applied.decoded,
+        )
 
 
 class AutoEdit:

@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progress, Sampling, StopReason
-from kvnotes_local.errors import ContextFullError, EngineLost, SkillError, UsageError
+from kvnotes_local.errors import EngineLost, SkillError, UsageError
 from kvnotes_local.notebook.answering import Answering
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
-from kvnotes_local.notebook.context_room import turns_to_drop, without_turns
+from kvnotes_local.notebook.context_room import with_room
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
 from kvnotes_local.notebook.history import History
 from kvnotes_local.notebook.listening import OnText, listen
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.notebook.reply import Reply
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
 from kvnotes_local.notebook.segment_factory import SegmentFactory
+from kvnotes_local.notebook.skill_splicer import SkillSplicer
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
-from kvnotes_local.skills.skill_file import Skill
-from kvnotes_local.skills.verdicts import Outcome
 
 OnChange = Callable[[tuple[Segment, ...], str], None]
 """Called after every change with the segments and the operation: the place to store them."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer with its proof. ``first_logits``: float32 (n_vocab,) before its first token, where asked for.
-
-    ``edits``: how the fields that were set with AUTO were settled for this question.
-    """
-
-    text: str
-    proof: Proof
-    stop_reason: StopReason
-    segment: Segment
-    first_logits: NDArray[np.float32] | None = None
-    edits: tuple[EditResult, ...] = ()
 
 
 class Notebook:
@@ -194,30 +179,19 @@ class Notebook:
         if self._library is None or self._compiler is None:
             raise SkillError("This notebook was made without a skill library, so it cannot splice.")
         place = self._place(at)
-        skill = self._library.get(name)
-        info = self.engine.info
-        prefix_only = info.model_class is ModelClass.PREFIX_ONLY
-        if prefix_only and not read and any(segment.kind is not Kind.SYSTEM for segment in self.segments):
-            self._notice(
-                f"{info.name} can take in a compiled skill at the start of a chat only ({info.class_reason}); "
-                f"{name} is read now."
-            )
-            read = True
-        if not read and not prefix_only and heed_verdict and repair is None:
-            read = self._gate_failed(skill, values)
-        draft = Draft(self.segments, self.n_cached)
-        if read:
-            draft.keep(0, place).read(self._factory.read_skill(self._compiler, skill, values)).keep(place)
-        else:
-            behind = tuple(self.tokens) if prefix_only else None
-            compiled = self._compiler.compile(skill, values=values, behind=behind, progress=progress)
-            segment = self._factory.skill(compiled)
-            if behind is not None:
-                draft.restore(segment, compiled.path)
-            else:
-                k = min(compiled.repair_tokens if repair is None else repair, compiled.n_tokens)
-                draft.keep(0, place).splice(segment, compiled.path, k).keep(place)
-        self._change(draft.change(), f"splice {name}", progress=progress)
+        splicer = SkillSplicer(self.engine, self._library, self._compiler, self._factory, self._notice)
+        change = splicer.change(
+            self.segments,
+            self.n_cached,
+            name,
+            place,
+            repair=repair,
+            values=values,
+            read=read,
+            heed_verdict=heed_verdict,
+            progress=progress,
+        )
+        self._change(change, f"splice {name}", progress=progress)
         return self.segments[place]
 
     def ask(
@@ -238,7 +212,11 @@ class Notebook:
         began = time.perf_counter()
         question, opening = self._factory.user(text, self._last), self._factory.opening()
         edits = self._settle_twice(question, opening) if self._unsettled else ()
-        draft = self._make_room(question, opening, max_tokens).read(question).read(opening)
+        info = self.engine.info
+        room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
+        strip_reasoning = info.model_class is ModelClass.SPLICE
+        draft = with_room(self.segments, self.n_cached, room, self.on_full, strip_reasoning, self._notice)
+        draft.read(question).read(opening)
         self._change(draft.change(), "ask", logits=True, progress=progress)
         n_read = len(self.tokens)
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
@@ -422,49 +400,9 @@ class Notebook:
             self._cache.adopt(trial.seq, trial.applied)
             self.segments = trial.change.segments
             self.on_change(self.segments, f"set {name}")
-            results.append(
-                EditResult(
-                    name,
-                    value,
-                    trial.level,
-                    decoded=chosen.decoded,
-                    moved=trial.applied.moved,
-                    reason=chosen.reason,
-                    trial=chosen.decoded - trial.applied.decoded,
-                )
-            )
+            results.append(chosen.result(name, value))
         self._unsettled.clear()
         return tuple(results)
-
-    def _make_room(self, question: Segment, opening: Segment, max_tokens: int) -> Draft:
-        """The chat as it is to be read before a question; the oldest turns leave where the answer would not fit."""
-        info = self.engine.info
-        room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
-        leaving = turns_to_drop(self.segments, room)
-        if leaving and self.on_full is OnFull.REFUSE:
-            raise ContextFullError(
-                f"The chat fills the context of {info.n_ctx:,} tokens. Use a larger --n-ctx, drop a skill or start anew."
-            )
-        if leaving:
-            n_tokens = sum(self.segments[index].n_tokens for index in leaving)
-            self._notice(
-                f"The context of {info.n_ctx:,} tokens is full: the {len(leaving)} oldest turns ({n_tokens:,} tokens) leave "
-                "it; skills, fields and the system text stay."
-            )
-        return without_turns(
-            self.segments, self.n_cached, leaving, strip_reasoning=info.model_class is ModelClass.SPLICE
-        )
-
-    def _gate_failed(self, skill: Skill, values: Mapping[str, str] | None) -> bool:
-        assert self._compiler is not None
-        verdict = self._compiler.verdict(skill, values=values)
-        if verdict is None or verdict.outcome is Outcome.PASSED:
-            return False
-        self._notice(
-            f"Splicing {skill.name} was measured to be worse than reading it with this model and {verdict.conditions.kv_type} "
-            f"KV (mean KL {verdict.kl_mean:.4f}, noise {verdict.noise_kl_mean:.4f}), so it is read now."
-        )
-        return True
 
     def _place(self, at: int | None) -> int:
         place = len(self.segments) if at is None else at
