@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from kvnotes_local.engine.protocol import (
     CompileListener,
     EngineParams,
     Generation,
+    Graft,
     LoadProgress,
     ModelInfo,
     Part,
@@ -118,7 +120,10 @@ class ChildEngine:
         in_place: bool = True,
         progress: Progress | None = None,
     ) -> Applied:
-        how = {"parts": list(parts), "logits": logits, "in_place": in_place, "progress": progress}
+        theirs = [
+            replace(part, source=self._number(part.source)) if isinstance(part, Graft) else part for part in parts
+        ]
+        how = {"parts": theirs, "logits": logits, "in_place": in_place, "progress": progress}
         return cast(Applied, self._change(seq, "apply", **how))
 
     def check(self, seq: int) -> None:

@@ -110,7 +110,7 @@ class LlamaEngine:
             self._converter,
         )
         self._builder = SequenceBuilder(
-            self._context, self._transfer, self._classified.model_class, self._stage, self._open_artifact
+            self._context, self._transfer, self._classified.model_class, self._stage, self._open_artifact, self.tokens
         )
         self._state_format = _state_format(self.params, self._classified.layout)
         self.info = self._describe(fingerprint, self._classified)

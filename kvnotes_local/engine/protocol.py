@@ -120,7 +120,32 @@ class Splice:
         return self.stop - self.start
 
 
-Part = Keep | Decode | Splice
+@dataclass(frozen=True)
+class Graft:
+    """Rows ``start … stop`` of another sequence ``source``, moved (rotated) when they land elsewhere: to find out what a
+    model has written into which rows.
+
+    ``depth``: the share of the layers, 0 the first … 1 behind the last, whose rows are taken; a layer counts by its place in
+    its cache. The other layers' rows come from ``own …`` of the sequence as it is now, and so do the tokens.
+    """
+
+    source: int
+    start: int
+    stop: int
+    own: int = 0
+    depth: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def n_tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def whole(self) -> bool:
+        """All layers?"""
+        return self.depth[0] <= 0.0 and self.depth[1] >= 1.0
+
+
+Part = Keep | Decode | Splice | Graft
 
 
 @dataclass(frozen=True)

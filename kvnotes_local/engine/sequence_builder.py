@@ -10,13 +10,15 @@ from pathlib import Path
 from kvnotes_local.engine.artifact import Artifact
 from kvnotes_local.engine.checkpoints import Checkpoints, go_back
 from kvnotes_local.engine.context import LlamaContext
-from kvnotes_local.engine.protocol import Applied, Decode, Keep, ModelClass, Part, Progress, Splice
+from kvnotes_local.engine.protocol import Applied, Decode, Graft, Keep, ModelClass, Part, Progress, Splice
 from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
 from kvnotes_local.errors import ContextFullError, EngineError
 from kvnotes_local.kv.layout import StateRows
-from kvnotes_local.kv.rows import slice_rows
+from kvnotes_local.kv.rows import mix_layers, slice_rows
 
 OpenArtifact = Callable[[Path], Artifact]
+TokensOf = Callable[[int], Sequence[int]]
+"""Tokens of a sequence; raises EngineError for one that is not in use."""
 
 
 @dataclass
@@ -59,12 +61,14 @@ class SequenceBuilder:
         model_class: ModelClass,
         stage: int,
         open_artifact: OpenArtifact,
+        tokens_of: TokensOf,
     ) -> None:
         self._context = context
         self._transfer = transfer
         self._class = model_class
         self._stage = stage
         self._open = open_artifact
+        self._tokens_of = tokens_of
 
     def apply(
         self,
@@ -83,6 +87,7 @@ class SequenceBuilder:
         began = time.perf_counter()
         parts = [part for part in parts if part.n_tokens]
         _check(parts, len(state.tokens))
+        self._check_grafts(parts, len(state.tokens))
         run = _Run(logits, progress, sum(part.n_tokens for part in parts))
         if run.total > self._context.n_ctx:
             raise ContextFullError(
@@ -98,7 +103,7 @@ class SequenceBuilder:
             prefix = parts.pop(0).n_tokens
         run.reused = prefix
         run.advance(prefix)
-        if prefix == len(state.tokens) and not any(isinstance(part, Keep) for part in parts):
+        if prefix == len(state.tokens) and not any(isinstance(part, (Keep, Graft)) for part in parts):
             self._append(state, parts, run)
         else:
             self._rebuild(state, prefix, parts, run, in_place)
@@ -141,7 +146,7 @@ class SequenceBuilder:
             self._build(staged, parts, run, {}, state.id, old)
         except ContextFullError:
             self._context.remove(staged.id, -1)
-            if self._class is not ModelClass.SPLICE or not in_place:
+            if self._class is not ModelClass.SPLICE or not in_place or any(isinstance(part, Graft) for part in parts):
                 raise
             self._rebuild_in_place(state, prefix, parts, run)
             return
@@ -203,6 +208,8 @@ class SequenceBuilder:
                 else:
                     run.moved += part.n_tokens
                 tokens = old[part.start : part.stop]
+            elif isinstance(part, Graft):
+                tokens = self._graft(part, state, source, old, run)
             else:
                 artifact = self._open(part.artifact)
                 if artifact.is_state:
@@ -214,6 +221,41 @@ class SequenceBuilder:
                 tokens = artifact.meta.tokens[part.start : part.stop]
             state.tokens.extend(tokens)
             run.advance(part.n_tokens)
+
+    def _graft(
+        self, part: Graft, state: SequenceState, own: int | None, old: Sequence[int], run: _Run
+    ) -> Sequence[int]:
+        """Append rows of another sequence, or a mixture with rows of sequence ``own``; returns their tokens."""
+        at = len(state.tokens)
+        if part.whole and part.start == at:
+            self._context.copy(part.source, state.id, part.start, part.stop)
+            run.reused += part.n_tokens
+        else:
+            rows = self._transfer.read(part.source, part.start, part.stop)
+            if not part.whole:
+                if own is None:
+                    raise EngineError("Rows to be mixed are gone.")
+                mine = self._transfer.read(own, part.own, part.own + part.n_tokens)
+                if part.own != part.start:
+                    mine = self._transfer.moved(mine, part.start - part.own, mine.layout)
+                rows = mix_layers(mine, rows, part.depth)
+            self._transfer.write(rows, state.id, at, run.transfer)
+            run.moved += part.n_tokens
+        if part.whole:
+            return self._tokens_of(part.source)[part.start : part.stop]
+        return old[part.own : part.own + part.n_tokens]
+
+    def _check_grafts(self, parts: Sequence[Part], length: int) -> None:
+        for part in parts:
+            if not isinstance(part, Graft):
+                continue
+            if self._class is not ModelClass.SPLICE:
+                raise EngineError("Rows of this model cannot be taken from one sequence into another.")
+            there = len(self._tokens_of(part.source))
+            if not 0 <= part.start <= part.stop <= there:
+                raise EngineError(f"A plan takes rows {part.start:,}–{part.stop:,} of a sequence of {there:,} tokens.")
+            if not part.whole and not 0 <= part.own <= part.own + part.n_tokens <= length:
+                raise EngineError(f"A plan mixes with rows from {part.own:,} on of a sequence of {length:,} tokens.")
 
     def _decode_what_cannot_move(self, state: SequenceState, parts: Sequence[Part]) -> list[Part]:
         """For memories that cannot be cut or moved: everything but a beginning is computed again, from the last checkpoint

@@ -48,6 +48,28 @@ def select_rows(rows: StateRows, which: Sequence[NDArray[np.bool_]]) -> StateRow
     return replace(rows, caches=tuple(take_cells(cache, mask) for cache, mask in zip(rows.caches, which, strict=True)))
 
 
+def mix_layers(rows: StateRows, other: StateRows, depth: tuple[float, float]) -> StateRows:
+    """``rows`` with the layers in the share ``depth`` (0 first … 1 behind the last, by place in its cache) from ``other``.
+
+    Raises LayoutError unless both have equal layouts and positions.
+    """
+    if rows.layout != other.layout or any(
+        not np.array_equal(a.pos, b.pos) for a, b in zip(rows.caches, other.caches, strict=True)
+    ):
+        raise LayoutError("only rows of equal layout and positions can be mixed; reposition them first")
+
+    def mixed(cache: CacheRows, others: CacheRows) -> CacheRows:
+        n = len(cache.k)
+        taken = [depth[0] <= i / n < depth[1] for i in range(n)]
+        return replace(
+            cache,
+            k=tuple(b if take else a for a, b, take in zip(cache.k, others.k, taken, strict=True)),
+            v=tuple(b if take else a for a, b, take in zip(cache.v, others.v, taken, strict=True)),
+        )
+
+    return replace(rows, caches=tuple(mixed(a, b) for a, b in zip(rows.caches, other.caches, strict=True)))
+
+
 def concat(parts: Sequence[StateRows]) -> StateRows:
     """One after the other, as a copy. Raises LayoutError unless layouts agree and positions ascend throughout."""
     if not parts:

@@ -23,6 +23,7 @@ from kvnotes_local.engine.protocol import (
     Decode,
     Engine,
     EngineParams,
+    Graft,
     Keep,
     Sampling,
     Splice,
@@ -71,6 +72,8 @@ def played(engine: Engine, folder: Path) -> list[object]:
     twin = engine.fork(seq, 50)
     engine.apply(twin, [Keep(0, 10), Keep(20, 40), Decode((5,))])
     seen += [engine.tokens(twin), engine.logits(twin), engine.score(twin, [6, 7])]
+    engine.apply(twin, [Keep(0, 10), Graft(seq, 10, 30), Graft(seq, 30, 32, 30, (0.0, 0.5)), Decode((5,))])
+    seen += [engine.tokens(twin), engine.logits(twin)]
     engine.check(twin)
     generation = engine.generate(twin, Sampling(temperature=1.0, seed=7), 20)
     seen += [list(generation), list(generation.tokens), generation.n_cached, generation.stop_reason]
