@@ -8,7 +8,9 @@ import typer
 
 from kvnotes_local.cli.options import (
     CacheDirOption,
+    ContextOption,
     EngineOptions,
+    GpuLayersOption,
     JsonOption,
     KvType,
     KvTypeOption,
@@ -43,6 +45,8 @@ def demo(
     repair: RepairOption = None,
     model: ModelOption = None,
     kv_type: KvTypeOption = KvType.F16,
+    n_ctx: ContextOption = 0,
+    n_gpu_layers: GpuLayersOption = -1,
     threads: ThreadsOption = 0,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
@@ -55,7 +59,7 @@ def demo(
     from kvnotes_local.notebook.notebook import Notebook
 
     output = Output(as_json, quiet)
-    options = EngineOptions(model, kv_type, 0, -1, threads, cache_dir)
+    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
     with open_session(options, output, n_ctx=4096) as session:
         info = session.engine.info
         output.text(f"Model: {info.name} ({info.description}), class {info.model_class.value}, KV {info.type_k.name}")

@@ -93,6 +93,11 @@ def open_session(
     if not check.safe and options.fast_buffers:
         output.note(f"Fast buffers are off: {check.reason}. {check.cure}")
     size = options.n_ctx or n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
+    if 0 < header.context_length < size:
+        output.note(
+            f"{found.name} was trained for {header.context_length:,} tokens; beyond them, up to the {size:,} of this context, "
+            "its answers get worse."
+        )
     stop = threading.Event()
     loaded: list[Engine] = []
 

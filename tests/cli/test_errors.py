@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvnotes_local.engine.gguf_reader import read_gguf_header
 from tests.conftest import Run
 from tests.zoo import zoo_model
 
@@ -112,6 +113,15 @@ def test_model_whose_keys_are_no_rotation(kvnotes: Kvnotes, zoo_directory: Path,
 def test_not_enough_memory_for_the_context(kvnotes: Kvnotes, tiny: Path) -> None:
     run = kvnotes("ask", "Hi", "--model", tiny, "--n-ctx", 2_000_000_000)
     assert_refused(run, "memory", "--n-ctx", "--kv-type")
+
+
+def test_a_context_beyond_what_the_model_was_trained_for_is_said(kvnotes: Kvnotes, tiny: Path) -> None:
+    trained = read_gguf_header(tiny).context_length
+    ask = ("ask", "Hi", "--model", tiny, "--max-tokens", 1)
+    assert "trained for" not in kvnotes(*ask, "--n-ctx", trained).err
+    run = kvnotes(*ask, "--n-ctx", trained + 256)
+    assert run.code == 0
+    assert f"trained for {trained:,} tokens" in run.err
 
 
 @pytest.mark.parametrize("n_ctx", [1, 10, 255])
