@@ -43,7 +43,7 @@ from kvnotes_local.engine.protocol import (
     TokenEvent,
 )
 from kvnotes_local.engine.supervision import Death, Limits, crash_error
-from kvnotes_local.errors import Cancelled, EngineError, EngineLost
+from kvnotes_local.errors import Cancelled, EngineCrashed, EngineError, EngineLost
 
 PROGRAM = (sys.executable, "-P", "-m", "kvnotes_local.engine.child_process")
 _SEQUENCES_PER_EPOCH = 1 << 10
@@ -81,6 +81,7 @@ class ChildEngine:
         self._closed = False
         self._tokens: dict[int, tuple[int, ...]] = {}
         self._last_crash = ""
+        self._lost = ""
         loaded = self._start(progress)
         self.info: ModelInfo = loaded.info
         self.params: EngineParams = loaded.params
@@ -186,7 +187,8 @@ class ChildEngine:
         """One call. The first one after a crash starts the process again."""
         process = self._process
         if name in QUICK and process is not None and process.is_alive:
-            return self._ask(process, name, arguments)
+            with suppress(EngineCrashed):  # whatever it died of, this call needs none of what is gone
+                return self._ask(process, name, arguments)
         with self._lock:
             return self._ask(self._running(), name, arguments)
 
@@ -208,8 +210,11 @@ class ChildEngine:
                 raise EngineError("The engine was closed.") from None
             death = process.death or Death("is gone")
             again = self._last_crash == name
-            self._last_crash = name
-            raise crash_error(name, death, again=again, params=self._asked) from None
+            if name not in QUICK:
+                self._last_crash = name
+            error = crash_error(name, death, again=again, params=self._asked)
+            process.epitaph = str(error)
+            raise error from None
         if name == self._last_crash:
             self._last_crash = ""
         return value
@@ -226,6 +231,7 @@ class ChildEngine:
         return self._process
 
     def _start(self, progress: LoadProgress | None) -> Loaded:
+        self._lost = self._why_lost()
         process = self._process = EngineProcess(self._program, self._limits, self._log)
         self._epoch += 1
         self._tokens.clear()
@@ -282,8 +288,15 @@ class ChildEngine:
         if epoch != self._epoch or process is None or not process.is_alive:
             if self._closed:
                 raise EngineError("The engine was closed.")
-            raise EngineLost("The engine was started again; this chat has to be read again.")
+            raise EngineLost(self._why_lost())
         return number
+
+    def _why_lost(self) -> str:
+        """How the last process that died did so."""
+        death = self._process.death if self._process is not None else None
+        if self._process is None or death is None:
+            return self._lost
+        return self._process.epitaph or f"The engine process {death.cause}."
 
 
 def _ints(tokens: Sequence[int]) -> list[int]:

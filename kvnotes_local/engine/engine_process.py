@@ -64,6 +64,7 @@ class EngineProcess:
         self._beat: Beat | None = None
         self._verdict = ""
         self.death: Death | None = None
+        self.epitaph = ""  # what the caller whose call it was made of its death
         self._reader = threading.Thread(target=self._run, name="kvnotes engine reader", daemon=True)
         self._reader.start()
         failed = self._started.get()

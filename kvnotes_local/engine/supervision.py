@@ -54,7 +54,7 @@ def exit_cause(returncode: int | None) -> str:
             name = signal.Signals(-returncode).name
         except ValueError:
             name = f"signal {-returncode}"
-        return f"ended with {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
+        return f"ended with {name}"
     if returncode >= 0xC0000000:
         return f"ended with status {returncode:#x}"
     return f"ended with exit code {returncode}"
@@ -71,6 +71,8 @@ def crash_error(operation: str, death: Death, *, again: bool, params: EnginePara
     what = OPERATIONS.get(operation, operation)
     said = last_words(death.log)
     message = f"The engine process {death.cause} while {what}."
+    if "SIGKILL" in death.cause:
+        message += " Systems do that when memory runs out."
     if said:
         message += f" Its last words: {said[:200]}."
     if again:

@@ -6,6 +6,7 @@ An engine process may die. What it held is then put together again from artifact
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kvnotes_local.engine.protocol import (
@@ -138,11 +139,12 @@ class ChatCache:
 
     def check(self, segments: Sequence[Segment]) -> None:
         """Verify that the sequence holds a beginning of the chat's tokens, at the right positions. Raises EngineError."""
-        held, tokens = self.engine.tokens(self.seq), all_tokens(segments)
+        held, tokens = self.held, all_tokens(segments)
         if list(held) != tokens[: len(held)]:
             at = common_length(held, tokens)
             raise EngineError(f"The engine's cache differs from the chat from token {at:,} on; read the chat again.")
-        self.engine.check(self.seq)
+        with suppress(EngineLost):  # then it holds nothing, and nothing wrong
+            self.engine.check(self.seq)
         for segment in segments:
             if sum(run.n_tokens for run in segment.runs) != segment.n_tokens:
                 raise EngineError(f"The freshness of a {segment.kind} segment does not cover its tokens.")
