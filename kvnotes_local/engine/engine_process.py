@@ -229,7 +229,7 @@ class EngineProcess:
         missed = 0
         while not self._ended.wait(limits.beat_seconds):
             beat = self._beat
-            missed = missed + 1 if beat is seen else 0
+            missed = missed + 1 if beat is seen and self._said_hello.is_set() else 0
             seen = beat
             if missed > limits.missed_beats:
                 self.kill("gave no sign of life")

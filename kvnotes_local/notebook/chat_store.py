@@ -22,6 +22,10 @@ class ChatStoreError(KvnotesError):
     """The database of chats cannot be opened, read or written."""
 
 
+class ChatChangedError(ChatStoreError):
+    """Another program has written to a chat since it was read here."""
+
+
 @dataclass(frozen=True)
 class ChatSummary:
     """A chat without its text. Times in seconds since the epoch. ``parent``: the chat that it was forked from, after
@@ -41,11 +45,12 @@ class ChatSummary:
 
 @dataclass(frozen=True)
 class Chat:
-    """A stored chat with its segments and parameters."""
+    """A stored chat with its segments and parameters. ``last_operation``: number of the last change of it."""
 
     summary: ChatSummary
     segments: tuple[Segment, ...]
     params: ChatParams
+    last_operation: int
 
 
 @dataclass(frozen=True)
@@ -86,16 +91,24 @@ class ChatStore:
         what: str,
         *,
         new: tuple[str, str, ChatParams] | None = None,
-    ) -> None:
-        """Make the stored segments those given. ``what``: the operation, for the record. ``new``: name and fingerprint of
-        the model and the parameters; a chat that is not stored yet begins with them.
+        after: int | None = None,
+    ) -> int:
+        """Make the stored segments those given; returns the number of the operation. ``what``: the operation, for the record.
+        ``new``: name and fingerprint of the model and the parameters; a chat that is not stored yet begins with them.
+        ``after``: number of the chat's last operation as far as the caller knows.
 
-        Rows that stay the same are not written again.
+        Rows that stay the same are not written again. Raises ChatChangedError where another program has written since
+        ``after``; nothing is stored then.
         """
         rows = [segment_to_row(segment) for segment in segments]
         with self._transaction():
             if new is not None:
                 self._insert(chat, *new)
+            if after is not None and self._last_operation(chat) > after:
+                raise ChatChangedError(
+                    f"The chat {chat} was changed by another program while it was open here. What was just done is not "
+                    "stored, what the other program did is. Open the chat again and repeat it."
+                )
             old = self._db.execute(f"SELECT {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (chat,)).fetchall()
             same = next(
                 (i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows))
@@ -111,14 +124,20 @@ class ChatStore:
                 "INSERT INTO texts VALUES (?, ?, ?)",
                 [(chat, number, segments[number].text) for number in range(same, len(rows))],
             )
-            self._db.execute("INSERT INTO operations (chat, at, what) VALUES (?, ?, ?)", (chat, time.time(), what))
-            changed = self._db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), chat)).rowcount
+            # A clock that was set back must not bring a chat behind others that were used before it.
+            changed = self._db.execute(
+                "UPDATE chats SET updated = max(?, (SELECT max(updated) FROM chats) + 1e-6) WHERE id = ?", (time.time(), chat)
+            ).rowcount
             if not changed:
                 raise ChatStoreError(
                     f"The chat {chat} is gone; another program removed it. Export it or start a new one."
                 )
+            number = self._db.execute(
+                "INSERT INTO operations (chat, at, what) VALUES (?, ?, ?)", (chat, time.time(), what)
+            ).lastrowid
             title = next((segment.text for segment in segments if segment.kind == "user"), "")
             self._db.execute("UPDATE chats SET title = ? WHERE id = ? AND title = ''", (_title(title), chat))
+        return number or 0
 
     def fork(self, chat: str, n_segments: int) -> str:
         """A new chat that begins with the first ``n_segments`` segments of another; returns its id."""
@@ -165,15 +184,16 @@ class ChatStore:
 
     def load(self, chat: str) -> Chat:
         """A chat by its id or the beginning of it. Raises ChatStoreError when none or several fit."""
-        summary = self.find(chat)
-        with _explained(self.path):
+        with self._transaction():  # so that all of it is of one moment
+            summary = self.find(chat)
+            last = self._last_operation(summary.id)
             rows = self._db.execute(
                 f"SELECT {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (summary.id,)
             ).fetchall()
             (params,) = self._db.execute("SELECT params FROM chats WHERE id = ?", (summary.id,)).fetchone()
         try:
             segments = tuple(segment_from_row(row) for row in rows)
-            return Chat(summary, segments, ChatParams.from_json(params))
+            return Chat(summary, segments, ChatParams.from_json(params), last)
         except (ValueError, TypeError, KeyError) as error:
             raise ChatStoreError(f"The chat {summary.id} in {self.path} is damaged ({error}).") from error
 
@@ -218,6 +238,17 @@ class ChatStore:
             self._db.execute("DELETE FROM texts WHERE chat = ?", (chat,))
             self._db.execute("DELETE FROM chats WHERE id = ?", (chat,))
 
+    def last_operation(self, chat: str) -> int:
+        """Number of the last change of a chat, 0 for none."""
+        with _explained(self.path):
+            return self._last_operation(chat)
+
+    def _last_operation(self, chat: str) -> int:
+        (number,) = self._db.execute(
+            "SELECT coalesce(max(number), 0) FROM operations WHERE chat = ?", (chat,)
+        ).fetchone()
+        return int(number)
+
     def _insert(self, chat: str, model_name: str, model_fingerprint: str, params: ChatParams) -> None:
         now = time.time()
         self._db.execute(
@@ -260,10 +291,11 @@ class ChatStore:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk may have ended it already
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
 
 def as_tree(chats: Sequence[ChatSummary]) -> list[tuple[ChatSummary, int]]:

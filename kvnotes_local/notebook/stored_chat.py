@@ -19,6 +19,18 @@ from kvnotes_local.skills.library import SkillLibrary
 NEW = "new"
 
 
+class Committer:
+    """Stores the changes of one chat, as long as no other program changes it. ``last``: its last operation as we know it."""
+
+    def __init__(self, store: ChatStore, chat: str, last: int) -> None:
+        self._store = store
+        self._chat = chat
+        self._last = last
+
+    def __call__(self, segments: tuple[Segment, ...], what: str) -> None:
+        self._last = self._store.save(self._chat, segments, what, after=self._last)
+
+
 @dataclass
 class StoredChat:
     """A notebook whose changes are committed to the store under ``id``; a new chat is in the store from its first change on.
@@ -45,7 +57,7 @@ class StoredChat:
         place = len(self.notebook.segments) if at is None else at
         twin = self.notebook.fork(at)
         chat = self.store.fork(self.id, place)
-        twin.on_change = lambda segments, what: self.store.save(chat, segments, what)
+        twin.on_change = Committer(self.store, chat, self.store.last_operation(chat))
         return StoredChat(chat, twin, self.params, None, self.store)
 
     def leave(self) -> bool:
@@ -91,7 +103,7 @@ def open_chat(
         compiler=compiler,
         on_notice=on_notice,
         on_full=params.on_full,
-        on_change=lambda segments, what: store.save(summary.id, segments, what),
+        on_change=Committer(store, summary.id, stored.last_operation),
     )
     opened = StoredChat(summary.id, notebook, stored.params, restored, store)
     opened.change_params(params)
@@ -114,8 +126,8 @@ def _new_chat(
 
     def commit(segments: tuple[Segment, ...], what: str) -> None:
         # Only now: a chat whose first change is refused leaves nothing behind.
-        store.save(chat, segments, what, new=(info.name, info.fingerprint, opened.params))
-        notebook.on_change = lambda segments, what: store.save(chat, segments, what)
+        number = store.save(chat, segments, what, new=(info.name, info.fingerprint, opened.params))
+        notebook.on_change = Committer(store, chat, number)
 
     notebook = Notebook(
         engine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kvnotes_local.engine.protocol import EngineParams, Generation, Sampling, St
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError, as_tree
+from kvnotes_local.notebook.chat_store import ChatChangedError, ChatStore, ChatStoreError, as_tree
 from kvnotes_local.notebook.export import chat_json, chat_markdown
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
@@ -151,6 +152,46 @@ def test_changes_are_in_the_database_before_the_call_returns(tiny_engine: MakeEn
     db = sqlite3.connect(store.path)
     assert [row[0] for row in db.execute("SELECT what FROM operations ORDER BY number")] == ["ask", "answer"]
     assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_two_programs_on_one_chat_lose_nothing_and_the_later_one_is_told(
+    tiny_engine: MakeEngine, store: ChatStore
+) -> None:
+    engine = tiny_engine()
+    chat = open_chat(store, engine, "new")
+    chat.notebook.say("First", "yes")
+    elsewhere = ChatStore(store.path)
+    mine, theirs = open_chat(store, engine, chat.id), open_chat(elsewhere, engine, chat.id)
+    theirs.notebook.say("Second, from elsewhere", "yes")
+    with pytest.raises(ChatChangedError, match="another program"):
+        mine.notebook.say("Second, from here", "yes")
+    stored = [segment.text for segment in store.load(chat.id).segments if segment.kind is Kind.USER]
+    assert stored == ["First", "Second, from elsewhere"]
+    again = open_chat(store, engine, chat.id)
+    again.notebook.say("Third, from here", "yes")
+    with pytest.raises(ChatChangedError):
+        theirs.notebook.undo()
+    assert [s.text for s in elsewhere.load(chat.id).segments if s.kind is Kind.USER][-1] == "Third, from here"
+    twin = again.fork()
+    twin.notebook.say("In the fork", "yes")
+    again.notebook.say("Fourth", "yes")
+
+
+def test_a_clock_that_jumps_back_changes_no_order(
+    tiny_engine: MakeEngine, store: ChatStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tiny_engine()
+    first, second = open_chat(store, engine, "new"), open_chat(store, engine, "new")
+    first.notebook.say("a", "b")
+    second.notebook.say("c", "d")
+    now = time.time()
+    monkeypatch.setattr("kvnotes_local.notebook.chat_store.time.time", lambda: now - 86400 * 365)
+    first.notebook.say("e", "f")
+    assert [chat.id for chat in store.list()] == [first.id, second.id]
+    third = open_chat(store, engine, "new")
+    third.notebook.say("g", "h")
+    assert store.list()[0].id == third.id
+    assert [segment.text for segment in store.load(first.id).segments if segment.kind is Kind.USER] == ["a", "e"]
 
 
 def test_search_finds_words_in_titles_and_texts(tiny_engine: MakeEngine, store: ChatStore) -> None:
