@@ -126,7 +126,8 @@ class ChatStore:
             )
             # A clock that was set back must not bring a chat behind others that were used before it.
             changed = self._db.execute(
-                "UPDATE chats SET updated = max(?, (SELECT max(updated) FROM chats) + 1e-6) WHERE id = ?", (time.time(), chat)
+                "UPDATE chats SET updated = max(?, (SELECT max(updated) FROM chats) + 1e-6) WHERE id = ?",
+                (time.time(), chat),
             ).rowcount
             if not changed:
                 raise ChatStoreError(
