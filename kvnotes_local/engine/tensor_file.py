@@ -237,19 +237,35 @@ def map_tensors(file: BinaryIO, header: TensorHeader, *, verify: bool = True) ->
 
     Raises:
         OSError: as the file system says.
-        ArtifactError: the file was changed in place since, or (``verify``) a checksum does not fit.
+        ArtifactError: the file was changed in place since, or (``verify``) a checksum does not fit. A file that did not change
+            since is verified once a process.
     """
     whole: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
     if whole.nbytes != header.file_bytes:
         raise ArtifactError("was changed while it was read")
     views = {name: whole[start : start + header.tensors[name].n_bytes] for name, start in header.starts.items()}
-    if verify:
+    identity = _identity(file)
+    if verify and identity not in _VERIFIED:
         # zlib releases the interpreter lock; two threads are enough to reach memory speed.
         with ThreadPoolExecutor(max_workers=2) as pool:
             for (name, _), crc, wanted in zip(views.items(), pool.map(_crc, views.values()), header.crcs, strict=True):
                 if crc != wanted:
                     raise ArtifactError(f"is damaged: tensor {name} does not fit its checksum")
+        if len(_VERIFIED) >= _MAX_VERIFIED:
+            _VERIFIED.clear()
+        _VERIFIED.add(identity)
     return views
+
+
+_MAX_VERIFIED = 4096
+_VERIFIED: set[tuple[int, ...]] = set()
+"""Files whose checksums were found right in this process. A write in place changes the time of change, so such a file is
+verified again."""
+
+
+def _identity(file: BinaryIO) -> tuple[int, ...]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _crc(view: NDArray[np.uint8]) -> int:

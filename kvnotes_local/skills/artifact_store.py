@@ -24,6 +24,7 @@ from kvnotes_local.errors import ArtifactError
 SUFFIX = ".safetensors"
 _KEY_DIGITS = 16
 _STALE_SECONDS = 3600.0
+_USED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,15 @@ class ArtifactStore:
         return sum(status.st_size for path, status in self._files() if path.name.endswith(SUFFIX))
 
     def touch_used(self, key: str) -> None:
-        """Note that the artifact was used now; one that is gone is nothing to note."""
+        """Note that the artifact was used now, to the hour; one that is gone is nothing to note.
+
+        Not oftener, since a file whose times change has its checksums compared again.
+        """
         path = self.find(key)
         if path is not None:
             with contextlib.suppress(FileNotFoundError):
-                os.utime(path)
+                if abs(time.time() - path.stat().st_mtime) > _USED_SECONDS:
+                    os.utime(path)
 
     def remove(self, key: str) -> int:
         """Delete an artifact; bytes freed, 0 if there was none.

@@ -138,6 +138,7 @@ class SkillCompiler:
         if not task.path.exists():
             return None
         info = self._engine.info
+        self._store.touch_used(task.key)
         try:
             with open_artifact(
                 task.path, model_fingerprint=info.fingerprint, rotation=info.rotation_fingerprint or None
@@ -147,7 +148,6 @@ class SkillCompiler:
                 n_bytes = task.path.stat().st_size
         except (ArtifactError, OSError):
             return None  # damaged or vanished: it is made anew
-        self._store.touch_used(task.key)
         return self._compiled(skill, task, n_bytes)
 
     def _compiled(self, skill: Skill, task: _Task, n_bytes: int, made: Compiled | None = None) -> CompiledSkill:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -99,3 +100,20 @@ def test_without_verification_the_structure_is_still_checked(tmp_path: Path) -> 
     path.write_bytes(data[:-1])
     with pytest.raises(ArtifactError):
         open_artifact(path, verify=False)
+
+
+def test_a_file_that_was_right_once_and_changed_in_place_is_noticed(tmp_path: Path) -> None:
+    """Also where its size and its time of modification are what they were."""
+    layout, counts = LAYOUTS["plain"]
+    path = tmp_path / "a.safetensors"
+    write_artifact(path, meta_for(layout), random_rows(layout, counts))
+    open_artifact(path).close()
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(ArtifactError, match="checksum"):
+        open_artifact(path)
