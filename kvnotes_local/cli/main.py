@@ -8,6 +8,18 @@ import sys
 
 import typer
 
+from kvnotes_local.cli.options import (
+    CacheDirOption,
+    ContextOption,
+    DataDirOption,
+    EngineOptions,
+    GpuLayersOption,
+    KvType,
+    KvTypeOption,
+    ModelOption,
+    SkillsDirOption,
+    ThreadsOption,
+)
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 
 app = typer.Typer(
@@ -33,9 +45,25 @@ def _version(show: bool) -> None:
 def main(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    model: ModelOption = None,
+    kv_type: KvTypeOption = KvType.F16,
+    n_ctx: ContextOption = 0,
+    n_gpu_layers: GpuLayersOption = -1,
+    threads: ThreadsOption = 0,
+    skills_dir: SkillsDirOption = None,
+    cache_dir: CacheDirOption = None,
+    data_dir: DataDirOption = None,
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    """Without a command the terminal UI starts; the options below are for it."""
+    if context.invoked_subcommand is not None:
+        return
+    from kvnotes_local.tui.launch import launch
+
+    launch(
+        EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir),
+        skills_dirs=tuple(skills_dir or ()),
+        data_dir=data_dir,
+    )
 
 
 def run() -> None:

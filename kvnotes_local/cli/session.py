@@ -25,7 +25,7 @@ from kvnotes_local.skills.verdicts import VerdictStore
 if TYPE_CHECKING:
     from kvnotes_local.engine.child_engine import ChildEngine
     from kvnotes_local.engine.llama_engine import LlamaEngine
-    from kvnotes_local.engine.protocol import Engine
+    from kvnotes_local.engine.protocol import Engine, EngineParams
     from kvnotes_local.skills.compiler import SkillCompiler
 
 
@@ -69,6 +69,29 @@ def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine
     return LlamaEngine
 
 
+def runnable_params(path: Path, params: EngineParams, cache: Path, note: Callable[[str], None]) -> EngineParams:
+    """The parameters as this build can run the model: with a context size, and without fast buffers where they crash.
+
+    ``note`` is told what makes it slow. Raises ModelError.
+    """
+    from kvnotes_local.engine.build_check import extra_buffers_safe
+    from kvnotes_local.engine.gguf_reader import read_gguf_header
+    from kvnotes_local.engine.model_scan import embedded_model
+    from kvnotes_local.engine.protocol import DEFAULT_N_CTX
+
+    header = read_gguf_header(path)
+    check = extra_buffers_safe(embedded_model() or path, cache)
+    if not check.safe and params.extra_buffers:
+        note(f"Fast buffers are off: {check.reason}. {check.cure}")
+    n_ctx = params.n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
+    if 0 < header.context_length < n_ctx:
+        note(
+            f"{path.stem} was trained for {header.context_length:,} tokens; beyond them, up to the {n_ctx:,} of this context, "
+            "its answers get worse."
+        )
+    return replace(params, n_ctx=n_ctx, extra_buffers=params.extra_buffers and check.safe)
+
+
 @contextmanager
 def open_session(
     options: EngineOptions,
@@ -80,24 +103,24 @@ def open_session(
 ) -> Iterator[Session]:
     """Load the model and close it afterwards. ``n_ctx``: a default for ``--n-ctx 0``. Raises KvnotesError."""
     # Imported here: commands that need no model must not pay for llama.cpp's libraries.
-    from kvnotes_local.engine.build_check import extra_buffers_safe
-    from kvnotes_local.engine.gguf_reader import read_gguf_header
-    from kvnotes_local.engine.model_scan import embedded_model
-    from kvnotes_local.engine.protocol import DEFAULT_N_CTX, EngineParams
+    from kvnotes_local.engine.protocol import EngineParams
     from kvnotes_local.skills.compiler import SkillCompiler
 
     found = chosen_model(options)
-    header = read_gguf_header(found.path)
     cache = cache_directory(options)
-    check = extra_buffers_safe(embedded_model() or found.path, cache)
-    if not check.safe and options.fast_buffers:
-        output.note(f"Fast buffers are off: {check.reason}. {check.cure}")
-    size = options.n_ctx or n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
-    if 0 < header.context_length < size:
-        output.note(
-            f"{found.name} was trained for {header.context_length:,} tokens; beyond them, up to the {size:,} of this context, "
-            "its answers get worse."
-        )
+    params = runnable_params(
+        found.path,
+        EngineParams(
+            n_ctx=options.n_ctx or n_ctx or 0,
+            type_k=options.kv_type.ggml,
+            type_v=options.kv_type.ggml,
+            n_gpu_layers=options.n_gpu_layers,
+            n_threads=options.threads,
+            extra_buffers=options.fast_buffers,
+        ),
+        cache,
+        output.note,
+    )
     stop = threading.Event()
     loaded: list[Engine] = []
 
@@ -107,14 +130,6 @@ def open_session(
             one.cancel()
 
     with cancel_on_interrupt(cancel):
-        params = EngineParams(
-            n_ctx=size,
-            type_k=options.kv_type.ggml,
-            type_v=options.kv_type.ggml,
-            n_gpu_layers=options.n_gpu_layers,
-            n_threads=options.threads,
-            extra_buffers=check.safe and options.fast_buffers,
-        )
 
         def open_engine(params: EngineParams) -> Engine:
             engine = engine_class(options)(

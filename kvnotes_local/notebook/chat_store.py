@@ -250,6 +250,27 @@ class ChatStore:
         ).fetchone()
         return int(number)
 
+    def put_back(self, chat: Chat) -> None:
+        """Store a chat that was removed again, under its id; it is a fork again where its parent is still there."""
+        one = chat.summary
+        rows = [segment_to_row(segment) for segment in chat.segments]
+        marks = ", ".join("?" * len(COLUMNS.split(",")))
+        with self._transaction():
+            parent = self._db.execute("SELECT id FROM chats WHERE id = ?", (one.parent,)).fetchone()
+            facts = (one.id, one.title, one.created, one.updated, one.model_name, one.model_fingerprint)
+            self._db.execute(
+                "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*facts, chat.params.to_json(), parent[0] if parent else None, one.parent_segments),
+            )
+            self._db.executemany(
+                f"INSERT INTO segments (chat, number, {COLUMNS}) VALUES (?, ?, {marks})",
+                [(one.id, number, *row) for number, row in enumerate(rows)],
+            )
+            self._db.executemany(
+                "INSERT INTO texts VALUES (?, ?, ?)",
+                [(one.id, number, segment.text) for number, segment in enumerate(chat.segments)],
+            )
+
     def _insert(self, chat: str, model_name: str, model_fingerprint: str, params: ChatParams) -> None:
         now = time.time()
         self._db.execute(

@@ -44,8 +44,7 @@ class SkillLibrary:
     """All skills below some folders, searched in order.
 
     A folder holds skills (``<folder>/<skill>/SKILL.md``), groups of them down to four levels, or is itself one. Only
-    the frontmatter is read for listing; ``get`` reads the text. Listed once, on first use; make a new library to look
-    again.
+    the frontmatter is read for listing; ``get`` reads the text. Listed once, on first use, until ``refresh``.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
@@ -66,6 +65,10 @@ class SkillLibrary:
                 if place.is_dir():
                     places.append(place)
         return cls([*places, bundled_skills()])
+
+    def refresh(self) -> None:
+        """Look again at the next use."""
+        self.__dict__.pop("_listing", None)
 
     @property
     def skills(self) -> tuple[SkillSummary, ...]:

@@ -1,0 +1,276 @@
+"""The application: screens as modes, keys, and the way between the screens and the workbench."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.signal import Signal
+
+from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.errors import UsageError
+from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.tui.command_list import COMMANDS
+from kvnotes_local.tui.commands import find_command
+from kvnotes_local.tui.completion import complete
+from kvnotes_local.tui.keys import unknown_keys
+from kvnotes_local.tui.last_session import LastSession
+from kvnotes_local.tui.mailbox import Mailbox
+from kvnotes_local.tui.news import ChatOpened, Failure, ModelReady, News, Notice
+from kvnotes_local.tui.palette import KvnotesCommands
+from kvnotes_local.tui.screens.chat import ChatScreen
+from kvnotes_local.tui.screens.chats import ChatsScreen
+from kvnotes_local.tui.screens.confirm_quit import ConfirmQuit
+from kvnotes_local.tui.screens.help import HelpScreen
+from kvnotes_local.tui.screens.log import LogScreen
+from kvnotes_local.tui.screens.models import ModelsScreen
+from kvnotes_local.tui.screens.settings import SettingsScreen
+from kvnotes_local.tui.screens.skills import SkillsScreen
+from kvnotes_local.tui.settings import DEFAULT_THEME, SettingsError, SettingsFile
+from kvnotes_local.tui.start import Start, welcome_text
+from kvnotes_local.tui.state import SessionState
+from kvnotes_local.tui.themes import DAY, NIGHT
+from kvnotes_local.tui.widgets.composer import Completion
+from kvnotes_local.tui.workbench.chat_requests import NewChat, Redo, Undo
+from kvnotes_local.tui.workbench.desk import ChatDefaults, EngineRequest, FileRequest
+from kvnotes_local.tui.workbench.file_requests import ListModels, ListSkills, SaveSession
+from kvnotes_local.tui.workbench.model_requests import LoadModel
+from kvnotes_local.tui.workbench.workbench import Workbench
+
+
+class KvnotesApp(App[None]):
+    """``start``: where things are, what to load, and how."""
+
+    TITLE = "kvnotes"
+    COMMANDS = {KvnotesCommands}
+    MODES: ClassVar[dict[str, type[Screen[None]]]] = {  # type: ignore[assignment]
+        "chat": ChatScreen,
+        "skills": SkillsScreen,
+        "chats": ChatsScreen,
+        "models": ModelsScreen,
+        "settings": SettingsScreen,
+        "log": LogScreen,
+        "help": HelpScreen,
+    }
+    DEFAULT_MODE = "chat"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "go('help')", "Help", show=False, id="go.help"),
+        Binding("f2", "go('chat')", "Chat", show=False, id="go.chat"),
+        Binding("f3", "go('skills')", "Skills", show=False, id="go.skills"),
+        Binding("f4", "go('chats')", "Chats", show=False, id="go.chats"),
+        Binding("f5", "go('models')", "Models", show=False, id="go.models"),
+        Binding("f6", "go('bench')", "Bench", show=False, id="go.bench"),
+        Binding("f7", "go('settings')", "Settings", show=False, id="go.settings"),
+        Binding("f8", "go('log')", "Log", show=False, id="go.log"),
+        Binding("ctrl+p", "command_palette", "Commands", id="app.palette"),
+        Binding("ctrl+q", "quit", "Quit", id="app.quit"),
+    ]
+
+    def __init__(self, start: Start) -> None:
+        super().__init__()
+        self.start = start
+        self.session = SessionState()
+        self.news: Signal[News] = Signal(self, "news")
+        self.settings_file = SettingsFile(start.places.settings)
+        self.settings, self._file_problems = self.settings_file.load()
+        self.settings_problems: list[str] = []
+        self.params = start.params
+        self.draft = start.draft
+        self._loading: LoadModel | None = start.first_request()
+        self._workbench: Workbench | None = None
+        for theme in (NIGHT, DAY):
+            self.register_theme(theme)
+
+    # -- the workbench -----------------------------------------------------------------------------------------------------
+
+    @property
+    def workbench(self) -> Workbench:
+        assert self._workbench is not None, "the app is not running"
+        return self._workbench
+
+    def on_mount(self) -> None:
+        mailbox = Mailbox(asyncio.get_running_loop(), self._deliver)
+        self._workbench = Workbench(self.start.places, mailbox.put, self.start.open_engine)
+        self._use_settings()
+        self.submit(ListSkills())
+        self.submit(ListModels())
+        if self._loading is not None:
+            self.submit(self._loading)
+
+    def _deliver(self, batch: Sequence[News]) -> None:
+        for news in batch:
+            self.session = self.session.after(news)
+            self.news.publish(news)
+            if isinstance(news, (ChatOpened, ModelReady)):
+                self.submit(SaveSession(self._last_session()))
+
+    def submit(self, request: EngineRequest | FileRequest) -> int:
+        """Have something done by the workbench."""
+        if isinstance(request, LoadModel):
+            self._loading = request
+        return self.workbench.submit(request)
+
+    def submit_idle(self, request: EngineRequest) -> None:
+        """The same for what needs a chat and makes no sense while the engine works; tells so then."""
+        try:
+            self.need_chat()
+            self.need_idle()
+        except UsageError as error:
+            self.tell(str(error), failed=True)
+            return
+        self.submit(request)
+
+    def need_idle(self) -> None:
+        """Raises UsageError while the engine works."""
+        if self.session.work is not None:
+            raise UsageError(f"{self.session.work.what} is still under way; Esc stops it.")
+
+    def need_chat(self) -> None:
+        """Raises UsageError when no chat is open."""
+        if self.session.chat is None:
+            raise UsageError("No model is loaded. F5 shows which there are.")
+
+    def tell(self, text: str, *, failed: bool = False) -> None:
+        """Say something on the line of messages."""
+        self._deliver([Failure("", text) if failed else Notice(text)])
+
+    # -- what commands and screens do --------------------------------------------------------------------------------------
+
+    def run_command(self, line: str) -> None:
+        """Carry out ``/name arguments``. Raises UsageError."""
+        command, rest = find_command(line, COMMANDS)
+        command.run(self, rest)
+
+    def run_line(self, line: str) -> None:
+        """The same, with what is wrong told on the line of messages."""
+        try:
+            self.run_command(line)
+        except UsageError as error:
+            self.tell(str(error), failed=True)
+
+    def complete(self, line: str) -> Sequence[Completion]:
+        """What a line that begins with a slash may become."""
+        return complete(line, COMMANDS, self.session, list(self.settings.presets))
+
+    def copy(self, text: str, what: str) -> None:
+        """Put a text into the clipboard, through the terminal."""
+        if not text:
+            self.tell("There is nothing to copy.", failed=True)
+            return
+        self.copy_to_clipboard(text)
+        self.tell(f"{what} was copied ({len(text):,} characters).")
+
+    def start_model(self) -> None:
+        """Load what the first screen offers."""
+        request = self.offer()
+        if request is not None and self.session.info is None and self.session.work is None:
+            self.submit(request)
+
+    def offer(self) -> LoadModel | None:
+        """What Enter loads where no model is loaded: the one that was asked for before, else the embedded one."""
+        if self._loading is not None:
+            return replace(self._loading, chat=self.session.last_chat or self._loading.chat)
+        return self.start.embedded_request()
+
+    def welcome(self) -> tuple[str, str | None]:
+        """What stands where no chat is yet, and what its button says."""
+        return welcome_text(self.session, self.offer(), is_first=self._loading is None)
+
+    def write_in_composer(self, text: str) -> None:
+        """Begin a line in the composer, for the user to complete."""
+        self.action_go("chat")
+        if isinstance(self.screen, ChatScreen):
+            self.screen.compose_text(text)
+
+    # -- settings ----------------------------------------------------------------------------------------------------------
+
+    def change_setting(self, keys: tuple[str, ...], value: str | float | bool) -> None:
+        """Set one value, in the file and from now on."""
+        try:
+            self.settings_file.change(keys, value)
+        except SettingsError as error:
+            self.tell(str(error), failed=True)
+            return
+        self.settings, self._file_problems = self.settings_file.load()
+        self._use_settings()
+
+    def set_edit_level(self, level: EditLevel) -> None:
+        """How far changes of fields go from now on."""
+        self.change_setting(("edit_level",), level.value)
+        self.tell(f"Edits go as far as: {level.value}.")
+
+    def next_edit_level(self) -> None:
+        levels = list(EditLevel)
+        self.set_edit_level(levels[(levels.index(self.settings.edit_level) + 1) % len(levels)])
+
+    def _use_settings(self) -> None:
+        settings, problems = self.settings, list(self._file_problems)
+        if settings.theme in self.available_themes:
+            self.theme = settings.theme
+        else:
+            problems.append(
+                f"{self.settings_file.path}: there is no theme {settings.theme!r}; the Settings screen lists them"
+            )
+            self.theme = DEFAULT_THEME
+        problems += [
+            f"{self.settings_file.path}: keys.{name} names nothing; the Help screen lists the names"
+            for name in unknown_keys(self, settings.keys)
+        ]
+        self.set_keymap(dict(settings.keys))
+        self.workbench.set_defaults(ChatDefaults(settings.sampling, settings.max_tokens))
+        self.settings_problems = problems
+        if problems:
+            self.tell(" ".join(problems), failed=True)
+        self.news.publish(News())  # what shows settings shows them anew
+
+    # -- actions -----------------------------------------------------------------------------------------------------------
+
+    def action_go(self, mode: str) -> None:
+        if mode in self.MODES and len(self.screen_stack) == 1:
+            self.switch_mode(mode)
+
+    def action_stop(self) -> None:
+        if self.session.work is not None:
+            self.workbench.cancel()
+
+    def action_new_chat(self) -> None:
+        self.submit_idle(NewChat())
+        self.action_go("chat")
+
+    def action_undo(self) -> None:
+        self.submit_idle(Undo())
+
+    def action_redo(self) -> None:
+        self.submit_idle(Redo())
+
+    async def action_quit(self) -> None:
+        """Leave; asks once while the engine works."""
+        work = self.session.work
+        if work is None:
+            await self.leave()
+        elif not isinstance(self.screen, ConfirmQuit):
+            self.push_screen(ConfirmQuit(work.what), self._quit_confirmed)
+
+    async def _quit_confirmed(self, quit: bool | None) -> None:
+        if quit:
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Stop, keep everything, end."""
+        self.submit(SaveSession(self._last_session()))
+        await asyncio.to_thread(self.workbench.close)
+        self.exit()
+
+    def _last_session(self) -> LastSession:
+        session = self.session
+        if session.info is None:
+            loading = self._loading
+            return LastSession(loading.path if loading else None, self.params, session.last_chat, self.draft)
+        params = self._loading.params if self._loading is not None else EngineParams()
+        return LastSession(session.info.path, params, session.chat.id if session.chat else None, self.draft)

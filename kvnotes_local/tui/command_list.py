@@ -1,0 +1,204 @@
+"""The commands themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvnotes_local.engine.protocol import Sampling
+from kvnotes_local.errors import UsageError
+from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.tui.commands import Command, Names, split_assignment
+from kvnotes_local.tui.workbench.chat_requests import (
+    ChangeSampling,
+    DropSkill,
+    ForkChat,
+    NewChat,
+    Resend,
+    SetField,
+    SpliceSkill,
+)
+from kvnotes_local.tui.workbench.model_requests import LoadModel
+from kvnotes_local.tui.workbench.skill_requests import CompileSkill
+from kvnotes_local.tui.workbench.store_requests import ExportChat, RenameChat
+
+if TYPE_CHECKING:
+    from kvnotes_local.tui.app import KvnotesApp
+
+
+def _skill(app: KvnotesApp, rest: str, *, read: bool = False) -> None:
+    match = re.fullmatch(r"(\S+)(?:\s+before\s+(\d+))?", rest)
+    if match is None:
+        raise UsageError(f"{rest!r} is not NAME or NAME before SEGMENT.")
+    app.submit_idle(SpliceSkill(match[1], None if match[2] is None else int(match[2]), read))
+
+
+def _set(app: KvnotesApp, rest: str) -> None:
+    name, value = split_assignment(rest)
+    app.submit_idle(SetField(name, value, app.settings.edit_level))
+
+
+def _level(app: KvnotesApp, rest: str) -> None:
+    try:
+        app.set_edit_level(EditLevel(rest))
+    except ValueError:
+        raise UsageError(f"There is no edit level {rest!r}. There are: {', '.join(EditLevel)}.") from None
+
+
+def _fork(app: KvnotesApp, rest: str) -> None:
+    if rest and not rest.isdigit():
+        raise UsageError(f"{rest!r} is no number of a segment; /fork alone forks here.")
+    app.submit_idle(ForkChat(int(rest) if rest else None))
+
+
+def _again(app: KvnotesApp, _: str) -> None:
+    chat = app.session.chat
+    segments = chat.segments if chat is not None else ()
+    at = next((at for at in range(len(segments) - 1, -1, -1) if segments[at].kind is Kind.USER), None)
+    if at is None:
+        raise UsageError("Nothing was asked yet.")
+    app.submit_idle(Resend(at))
+
+
+def _model(app: KvnotesApp, rest: str) -> None:
+    if not rest:
+        app.action_go("models")
+        return
+    found = [one for one in app.session.models or () if one.name.lower().startswith(rest.lower()) and not one.problem]
+    if not found:
+        raise UsageError(f"There is no model {rest!r}. F5 shows what was found.")
+    app.need_idle()
+    app.submit(LoadModel(found[0].path, app.params))
+
+
+def _params(app: KvnotesApp, rest: str) -> None:
+    chat = app.session.chat
+    if chat is None:
+        raise UsageError("No model is loaded. F5 shows which there are.")
+    sampling, max_tokens = chat.params.sampling, chat.params.max_tokens
+    if not rest:
+        app.tell(params_text(sampling, max_tokens))
+        return
+    for word in rest.split():
+        name, value = split_assignment(word)
+        if name == "max_tokens":
+            max_tokens = int(_number(name, value))
+        else:
+            sampling = changed_sampling(sampling, name, value)
+    app.submit_idle(ChangeSampling(sampling, max_tokens))
+    app.tell(params_text(sampling, max_tokens))
+
+
+def params_text(sampling: Sampling, max_tokens: int) -> str:
+    """Sampling parameters in one line."""
+    parts = [f"{one.name} = {getattr(sampling, one.name):g}" for one in fields(sampling) if one.name != "grammar"]
+    return ", ".join([*parts, f"max_tokens = {max_tokens}"])
+
+
+def changed_sampling(sampling: Sampling, name: str, value: str) -> Sampling:
+    """With one parameter changed. Raises UsageError."""
+    known = [one.name for one in fields(Sampling) if one.name != "grammar"]
+    if name not in known:
+        raise UsageError(f"There is no parameter {name!r}. There are: {', '.join(known)}, max_tokens.")
+    number = _number(name, value)
+    return replace(sampling, **{name: type(getattr(Sampling(), name))(number)})
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        raise UsageError(f"{name} has to be a number, not {value!r}.") from None
+    if not 0 <= number < 1e9:
+        raise UsageError(f"{name} has to be 0 or more, not {value}.")
+    return number
+
+
+def _preset(app: KvnotesApp, rest: str) -> None:
+    presets = app.settings.presets
+    if rest not in presets:
+        raise UsageError(f"There is no preset {rest!r}. There are: {', '.join(presets)}.")
+    app.submit_idle(ChangeSampling(presets[rest]))
+    app.tell(f"Answers of this chat are drawn with {rest} from now on.")
+
+
+def _export(app: KvnotesApp, rest: str) -> None:
+    app.need_chat()
+    chat = app.session.chat
+    assert chat is not None
+    if rest in {"", "md", "json"}:
+        to = Path.cwd() / f"chat-{chat.id}.{rest or 'md'}"
+    else:
+        to = Path(rest).expanduser()
+    app.submit(ExportChat(chat.id, to))
+
+
+def _rename(app: KvnotesApp, rest: str) -> None:
+    app.need_chat()
+    assert app.session.chat is not None
+    app.submit(RenameChat(app.session.chat.id, rest))
+
+
+def _go(mode: str) -> Callable[[KvnotesApp, str], None]:
+    return lambda app, _: app.action_go(mode)
+
+
+def _quit(app: KvnotesApp, _: str) -> None:
+    app.call_later(app.action_quit)
+
+
+def _system(app: KvnotesApp, rest: str) -> None:
+    app.submit_idle(NewChat(rest))
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("skill", "NAME [before SEGMENT]", "splice a skill into the chat", _skill, Names.SKILLS, needs=True),
+    Command(
+        "read",
+        "NAME [before SEGMENT]",
+        "let the model read a skill instead",
+        lambda app, rest: _skill(app, rest, read=True),
+        Names.SKILLS,
+        needs=True,
+    ),
+    Command(
+        "drop",
+        "NAME",
+        "take a skill out of the chat",
+        lambda app, rest: app.submit_idle(DropSkill(rest)),
+        Names.CHAT_SKILLS,
+        needs=True,
+    ),
+    Command("set", "FIELD = VALUE", "give a field another value", _set, Names.FIELDS, needs=True),
+    Command("level", "LEVEL", "how far edits of fields go", _level, Names.LEVELS, needs=True),
+    Command("fork", "[SEGMENT]", "go on in a copy of the chat", _fork),
+    Command("undo", "", "take the last change back", lambda app, _: app.action_undo()),
+    Command("redo", "", "make it again", lambda app, _: app.action_redo()),
+    Command("again", "", "ask the last question again", _again),
+    Command("stop", "", "stop what is running", lambda app, _: app.action_stop()),
+    Command("new", "", "begin a chat", lambda app, _: app.action_new_chat()),
+    Command("system", "TEXT", "begin a chat with this system text", _system, needs=True),
+    Command("preset", "NAME", "draw answers with a preset of the settings", _preset, Names.PRESETS, needs=True),
+    Command("export", "[md | json | FILE]", "write the chat to a file", _export, Names.FORMATS),
+    Command("rename", "TITLE", "give the chat another title", _rename, needs=True),
+    Command("params", "[NAME=VALUE …]", "how answers are drawn", _params),
+    Command("model", "[NAME]", "load another model", _model, Names.MODELS),
+    Command(
+        "compile",
+        "NAME",
+        "compile a skill for this model",
+        lambda app, rest: app.submit_idle(CompileSkill(rest)),
+        Names.SKILLS,
+        needs=True,
+    ),
+    Command("skills", "", "the skills (F3)", _go("skills")),
+    Command("chats", "", "stored chats (F4)", _go("chats")),
+    Command("settings", "", "settings and keys (F7)", _go("settings")),
+    Command("log", "", "the logs (F8)", _go("log")),
+    Command("help", "", "signs, commands and keys (F1)", _go("help")),
+    Command("quit", "", "leave; everything is kept", _quit),
+)

@@ -1,0 +1,254 @@
+"""What the workbench reports to the screens. Each is an immutable picture; screens never look into the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual.message import Message
+
+from kvnotes_local.engine.memory import MemoryEstimate
+from kvnotes_local.engine.protocol import ModelInfo
+from kvnotes_local.notebook.chat_params import ChatParams
+from kvnotes_local.notebook.chat_store import Chat, ChatSummary, Found
+from kvnotes_local.notebook.edit import EditResult
+from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.notebook.segment import Segment
+
+
+@dataclass(frozen=True)
+class ChatView:
+    """A chat at one moment. ``n_cached``: tokens whose rows the engine holds."""
+
+    id: str
+    title: str
+    segments: tuple[Segment, ...]
+    fields: dict[str, str]
+    params: ChatParams
+    n_cached: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(segment.n_tokens for segment in self.segments)
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        return tuple(segment.name for segment in self.segments if segment.kind == "skill")
+
+
+class News(Message, bubble=False):
+    """Something that the workbench reports."""
+
+
+@dataclass
+class WorkBegan(News):
+    """``what``: in words, as in "Answering". ``id``: of the request."""
+
+    what: str
+    id: int
+
+
+@dataclass
+class WorkProgressed(News):
+    """``done`` of ``total``, in ``unit``."""
+
+    done: int
+    total: int
+    unit: str = "tokens"
+
+
+@dataclass
+class WorkEnded(News):
+    """The request is done, failed or stopped. ``ok``: it did what was asked. ``waiting``: requests behind it."""
+
+    id: int
+    ok: bool
+    waiting: int = 0
+
+
+@dataclass
+class Notice(News):
+    """A sentence that users should see."""
+
+    text: str
+
+
+@dataclass
+class Failure(News):
+    """``what`` was asked for could not be done; ``message`` says why and what to do next."""
+
+    what: str
+    message: str
+
+
+@dataclass
+class ModelReady(News):
+    """A model is loaded."""
+
+    info: ModelInfo
+
+
+@dataclass
+class ModelGone(News):
+    """No model is loaded any more."""
+
+
+@dataclass
+class ChatOpened(News):
+    """Another chat is on the desk. ``restored``: None for a new one, True where its saved state was loaded."""
+
+    chat: ChatView
+    restored: bool | None
+
+
+@dataclass
+class ChatChanged(News):
+    """The chat on the desk changed by ``what``."""
+
+    chat: ChatView
+    what: str
+
+
+@dataclass
+class QuestionAsked(News):
+    """A question is about to be read. ``at``: index of the segment that it becomes; what stood there or behind it goes."""
+
+    text: str
+    at: int
+
+
+@dataclass
+class AnswerText(News):
+    """More of the answer that is being given."""
+
+    text: str
+
+
+@dataclass
+class AnswerEnded(News):
+    """The answer is complete or was stopped."""
+
+    chat: ChatView
+    proof: Proof
+    stopped: bool
+
+
+@dataclass
+class FieldChanged(News):
+    """A field has another value."""
+
+    result: EditResult
+
+
+@dataclass(frozen=True)
+class CompiledFor:
+    """An artifact of a skill: for which model, and whether its text is the skill's text of now."""
+
+    model_fingerprint: str
+    model_name: str
+    n_tokens: int
+    n_bytes: int
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class SkillRow:
+    """A skill as a listing shows it. ``problem``: why it cannot be used."""
+
+    name: str
+    description: str
+    folder: Path
+    text: str
+    fields: tuple[tuple[str, str], ...] = ()
+    findings: tuple[str, ...] = ()
+    compiled: tuple[CompiledFor, ...] = ()
+    problem: str = ""
+
+    def status(self, model_fingerprint: str | None) -> str:
+        """In words, for one model."""
+        if self.problem:
+            return "broken"
+        mine = [one for one in self.compiled if one.model_fingerprint == model_fingerprint]
+        if any(one.is_current for one in mine):
+            return "compiled"
+        return "out of date" if mine else "not compiled"
+
+
+@dataclass
+class SkillsListed(News):
+    """The skills as they are on disk. ``problems``: folders that could not be read."""
+
+    skills: tuple[SkillRow, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model file as a listing shows it. ``problem``: why it cannot be used."""
+
+    path: Path
+    name: str
+    source: str
+    n_bytes: int
+    arch: str
+    quantization: str
+    n_ctx_train: int
+    problem: str = ""
+
+
+@dataclass
+class ModelsListed(News):
+    """The models that were found. ``problems``: places that could not be looked at."""
+
+    models: tuple[ModelRow, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass
+class SkillCompiled(News):
+    """An artifact was made, or was there. ``seconds``: 0 for one that was there."""
+
+    skill: str
+    n_tokens: int
+    n_bytes: int
+    seconds: float
+
+
+@dataclass
+class ChatsListed(News):
+    """Stored chats, last used first. ``query``: what was searched for, "" for all; ``found``: places with the words."""
+
+    chats: tuple[ChatSummary, ...]
+    query: str = ""
+    found: tuple[Found, ...] = ()
+
+
+@dataclass
+class ChatPreviewed(News):
+    """A stored chat, to be looked at."""
+
+    chat: Chat
+
+
+@dataclass
+class ChatRemoved(News):
+    """A chat was deleted; ``chat`` has all of it, so that it can be put back."""
+
+    chat: Chat
+
+
+@dataclass
+class LogRead(News):
+    """The last lines of a log file."""
+
+    path: Path
+    lines: tuple[str, ...]
+
+
+@dataclass
+class MemoryEstimated(News):
+    """What a model would take. ``problem``: why it cannot be loaded so."""
+
+    path: Path
+    estimate: MemoryEstimate | None
+    problem: str = ""

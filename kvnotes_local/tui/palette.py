@@ -1,0 +1,60 @@
+"""The command palette: every command, every screen, and the skills by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.markup import escape
+
+from kvnotes_local.terminal_text import safe_line
+from kvnotes_local.tui.command_list import COMMANDS
+from kvnotes_local.tui.widgets.nav_bar import SCREENS
+
+if TYPE_CHECKING:
+    from kvnotes_local.tui.app import KvnotesApp
+
+Entry = tuple[str, str, Callable[[], object]]
+
+
+class KvnotesCommands(Provider):
+    """A command that needs more than its name is begun in the composer."""
+
+    @property
+    def _kvnotes(self) -> KvnotesApp:
+        from kvnotes_local.tui.app import KvnotesApp
+
+        assert isinstance(self.app, KvnotesApp)
+        return self.app
+
+    async def discover(self) -> Hits:
+        for name, help_, run in self._entries():
+            yield DiscoveryHit(Content(name), run, name, escape(help_))
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name, help_, run in (*self._entries(), *self._skills()):
+            score = max(matcher.match(name), matcher.match(help_))
+            if score > 0:
+                yield Hit(score, matcher.highlight(name), run, name, escape(help_))
+
+    def _entries(self) -> Iterator[Entry]:
+        app = self._kvnotes
+        for mode, (key, title) in SCREENS.items():
+            if mode in app.MODES:
+                yield f"{title}", f"show this screen ({key.upper()})", partial(app.action_go, mode)
+        for command in COMMANDS:
+            name = f"/{command.name} {command.usage}".rstrip()
+            if command.needs:
+                yield name, command.help, partial(app.write_in_composer, f"/{command.name} ")
+            else:
+                yield name, command.help, partial(app.run_line, f"/{command.name}")
+
+    def _skills(self) -> Iterator[Entry]:
+        app = self._kvnotes
+        for skill in app.session.skills:
+            name = safe_line(skill.name)
+            yield f"Splice {name}", safe_line(skill.description, 60), partial(app.run_line, f"/skill {skill.name}")

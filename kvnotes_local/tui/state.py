@@ -1,0 +1,103 @@
+"""What the screens know: one immutable picture that each report turns into the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kvnotes_local.engine.protocol import ModelInfo
+from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.tui.news import (
+    AnswerEnded,
+    AnswerText,
+    ChatChanged,
+    ChatOpened,
+    ChatView,
+    Failure,
+    ModelGone,
+    ModelReady,
+    ModelRow,
+    ModelsListed,
+    News,
+    Notice,
+    QuestionAsked,
+    SkillRow,
+    SkillsListed,
+    WorkBegan,
+    WorkEnded,
+    WorkProgressed,
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the engine is doing: ``done`` of ``total`` units, 0 as long as nothing is known of it."""
+
+    id: int
+    what: str
+    done: int = 0
+    total: int = 0
+    unit: str = "tokens"
+
+
+@dataclass(frozen=True)
+class Said:
+    """The last thing that users were told. ``failed``: something could not be done."""
+
+    text: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """``proof``: of the last answer. ``answering``: an answer is being given. ``last_chat``: id of the last one that was open.
+    ``models``: None as long as nobody has looked."""
+
+    info: ModelInfo | None = None
+    chat: ChatView | None = None
+    work: Work | None = None
+    proof: Proof | None = None
+    answering: bool = False
+    said: Said = Said()
+    last_chat: str | None = None
+    skills: tuple[SkillRow, ...] = ()
+    models: tuple[ModelRow, ...] | None = None
+
+    def after(self, news: News) -> SessionState:
+        """The picture once ``news`` has come in."""
+        match news:
+            case WorkBegan():
+                return replace(self, work=Work(news.id, news.what), said=Said())
+            case WorkProgressed() if self.work is not None:
+                work = replace(self.work, done=news.done, total=news.total, unit=news.unit)
+                return replace(self, work=work)
+            case WorkEnded() if self.work is not None and self.work.id == news.id:
+                return replace(self, work=None, answering=False)
+            case ModelReady():
+                return replace(self, info=news.info)
+            case ModelGone():
+                return replace(self, info=None, chat=None, proof=None)
+            case ChatOpened():
+                return replace(self, chat=news.chat, proof=_last_proof(news.chat), last_chat=news.chat.id)
+            case ChatChanged():
+                return replace(self, chat=news.chat)
+            case QuestionAsked():
+                return replace(self, answering=True)
+            case AnswerText() if self.work is not None and self.work.total:
+                return replace(self, work=replace(self.work, done=0, total=0))
+            case AnswerEnded():
+                return replace(self, chat=news.chat, proof=news.proof, answering=False)
+            case SkillsListed():
+                return replace(self, skills=news.skills)
+            case ModelsListed():
+                return replace(self, models=news.models)
+            case Notice():
+                return replace(self, said=Said(news.text))
+            case Failure():
+                text = f"{news.what} failed: {news.message}" if news.what else news.message
+                return replace(self, said=Said(text, failed=True))
+            case _:
+                return self
+
+
+def _last_proof(chat: ChatView) -> Proof | None:
+    return next((segment.proof for segment in reversed(chat.segments) if segment.proof is not None), None)

@@ -1,0 +1,1 @@
+"""The one place where the terminal UI meets the engine, the notebook and the files."""

@@ -1,0 +1,222 @@
+"""What lies on the workbench: a model, the open chat, the skills. Only the thread of its lane touches a desk."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from kvnotes_local.engine.protocol import Engine, EngineParams, Sampling
+from kvnotes_local.errors import UsageError
+from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
+from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError
+from kvnotes_local.tui.news import ChatView, News, WorkProgressed
+
+if TYPE_CHECKING:
+    from kvnotes_local.notebook.stored_chat import StoredChat
+    from kvnotes_local.skills.artifact_store import ArtifactStore
+    from kvnotes_local.skills.compiler import SkillCompiler
+    from kvnotes_local.skills.library import SkillLibrary
+
+LoadProgress = Callable[[float], bool]
+
+
+class OpenEngine(Protocol):
+    """Loads a model; ``progress`` (0 … 1) returns False to cancel, ``note`` is told in a sentence what users should know."""
+
+    def __call__(
+        self, path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]
+    ) -> Engine: ...
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are kept on disk, and where skills and models are looked for: in the places given here first, then,
+    unless ``only_given``, in the usual ones."""
+
+    cache: Path
+    data: Path
+    config: Path
+    log: Path
+    skills_dirs: tuple[Path, ...] = ()
+    models: tuple[Path, ...] = ()
+    only_given: bool = False
+
+    @property
+    def chats(self) -> Path:
+        return self.data / "chats.sqlite"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.cache / "artifacts"
+
+    @property
+    def settings(self) -> Path:
+        return self.config / "settings.toml"
+
+
+@dataclass(frozen=True)
+class ChatDefaults:
+    """How answers of new chats are drawn."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = DEFAULT_MAX_TOKENS
+
+
+@dataclass
+class Loaded:
+    """A loaded model with what skills need."""
+
+    engine: Engine
+    library: SkillLibrary
+    compiler: SkillCompiler
+
+
+class Desk:
+    """A place where requests are carried out, one after the other, in a thread of its own.
+
+    ``tell`` reports to the screens. ``stop`` is set when the user wants what is running to stop.
+    """
+
+    def __init__(self, places: Places, tell: Callable[[News], None]) -> None:
+        self.places = places
+        self.tell = tell
+        self.stop = threading.Event()
+        self._store: ChatStore | None = None
+
+    @property
+    def store(self) -> ChatStore:
+        """The chats, through a connection of this desk's own."""
+        if self._store is None:
+            self._store = ChatStore(self.places.chats)
+        return self._store
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        from kvnotes_local.skills.artifact_store import ArtifactStore
+
+        return ArtifactStore(self.places.artifacts)
+
+    def library(self) -> SkillLibrary:
+        """The skills as they are on disk now."""
+        from kvnotes_local.skills.library import SkillLibrary
+
+        if self.places.only_given:
+            return SkillLibrary(self.places.skills_dirs)
+        return SkillLibrary.default(self.places.skills_dirs)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+class FileDesk(Desk):
+    """For what needs files only: listing, searching, exporting. It is never kept waiting by the engine."""
+
+
+class EngineDesk(Desk):
+    """For what needs the model."""
+
+    def __init__(self, places: Places, tell: Callable[[News], None], open_engine: OpenEngine) -> None:
+        super().__init__(places, tell)
+        self.open_engine = open_engine
+        self.loaded: Loaded | None = None
+        self.defaults = ChatDefaults()
+        self._chat: StoredChat | None = None
+
+    @property
+    def model(self) -> Loaded:
+        """Raises UsageError when none is loaded."""
+        if self.loaded is None:
+            raise UsageError("No model is loaded. Choose one on the Models screen (F5).")
+        return self.loaded
+
+    @property
+    def chat(self) -> StoredChat:
+        """The open chat. Raises UsageError when there is none."""
+        if self._chat is None:
+            raise UsageError("No chat is open. Load a model on the Models screen (F5) first.")
+        return self._chat
+
+    @chat.setter
+    def chat(self, chat: StoredChat) -> None:
+        self._chat = chat
+
+    @property
+    def has_chat(self) -> bool:
+        return self._chat is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """Is the open chat in the store? A new one is there from its first change on."""
+        try:
+            self.store.find(self.chat.id)
+        except ChatStoreError:
+            return False
+        return True
+
+    def progress(self, done: int, total: int) -> None:
+        """A progress callback for the layers below."""
+        self.tell(WorkProgressed(done, total))
+        if self.stop.is_set() and self.loaded is not None:
+            self.loaded.engine.cancel()  # stopping was asked for before this part of the work began
+
+    def view(self) -> ChatView:
+        """The open chat as the screens see it."""
+        chat = self.chat
+        notebook = chat.notebook
+        title = next((segment.text for segment in notebook.segments if segment.kind == "user"), "")
+        return ChatView(chat.id, title, notebook.segments, notebook.fields, chat.params, notebook.n_cached)
+
+    def leave_chat(self) -> bool:
+        """Save the open chat's state for the next time; False where there was no room for it."""
+        if self._chat is None:
+            return True
+        chat, self._chat = self._chat, None
+        return chat.leave()
+
+    def unload(self) -> None:
+        """Leave the chat and give the model back."""
+        try:
+            self.leave_chat()
+        finally:
+            if self.loaded is not None:
+                loaded, self.loaded = self.loaded, None
+                loaded.engine.close()
+
+    def close(self) -> None:
+        try:
+            self.unload()
+        finally:
+            super().close()
+
+
+@dataclass(frozen=True)
+class Request(ABC):
+    """Something to be done by the workbench. ``what`` names it in words, as in "Answering"."""
+
+    @property
+    @abstractmethod
+    def what(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class EngineRequest(Request):
+    """A request that needs the model."""
+
+    @abstractmethod
+    def run(self, desk: EngineDesk) -> None:
+        """Raises KvnotesError."""
+
+
+@dataclass(frozen=True)
+class FileRequest(Request):
+    """A request that needs files only."""
+
+    @abstractmethod
+    def run(self, desk: FileDesk) -> None:
+        """Raises KvnotesError."""
