@@ -250,8 +250,10 @@ def rebuild(segments: Sequence[Segment], held: Sequence[int], *, whole_states: b
 
 
 def _usable_artifact(segment: Segment) -> Path | None:
-    """The file that a segment's rows came from, as long as it is there and the segment says what it said then."""
-    if segment.artifact is None or any(run.freshness is Freshness.EDITED for run in segment.runs):
+    """The file that a segment's rows came from, as long as it is there, the segment says what it said then, and it was not read
+    again since, which is better than what the file holds."""
+    freshness = {run.freshness for run in segment.runs}
+    if segment.artifact is None or Freshness.EDITED in freshness or freshness == {Freshness.FRESH}:
         return None
     path = Path(segment.artifact)
     return path if path.exists() else None

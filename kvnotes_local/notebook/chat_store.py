@@ -244,6 +244,12 @@ class ChatStore:
         with _explained(self.path):
             return self._last_operation(chat)
 
+    def operations(self, chat: str) -> tuple[str, ...]:
+        """What was done to a chat, in order."""
+        with _explained(self.path):
+            rows = self._db.execute("SELECT what FROM operations WHERE chat = ? ORDER BY number", (chat,)).fetchall()
+        return tuple(what for (what,) in rows)
+
     def _last_operation(self, chat: str) -> int:
         (number,) = self._db.execute(
             "SELECT coalesce(max(number), 0) FROM operations WHERE chat = ?", (chat,)
@@ -302,10 +308,16 @@ class ChatStore:
         )
         if version > len(steps):
             raise ChatStoreError(f"{self.path} was written by a newer kvnotes (schema {version}); use that one.")
-        for number, step in enumerate(steps[version:], version + 1):
-            self._db.executescript(
-                f"BEGIN IMMEDIATE;\n{step.read_text('utf-8')}\nPRAGMA user_version = {number};\nCOMMIT;"
-            )
+        for number, step in enumerate(steps, 1):
+            if number <= version:
+                continue
+            with self._transaction():
+                # Another program may have been faster.
+                if self._db.execute("PRAGMA user_version").fetchone() != (number - 1,):
+                    continue
+                for statement in step.read_text("utf-8").split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {number}")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
