@@ -68,14 +68,14 @@ def main(
 
 def run() -> None:
     """Run the command line; exits 0 done, 1 refused or failed with a message, 2 usage, 3 a gate did not hold."""
-    from kvnotes_local.cli import ask, chats, demo, doctor, models, probe, run_episode, skills, verify
+    from kvnotes_local.cli import ask, bench, chats, demo, doctor, models, probe, run_episode, skills, verify
     from kvnotes_local.terminal_text import safe_text
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A pipe or console of another encoding gets a replacement character, not a traceback.
             stream.reconfigure(errors="replace")
-    for module in (demo, ask, skills, models, chats, run_episode, verify, probe, doctor):
+    for module in (demo, ask, skills, models, chats, run_episode, verify, bench, probe, doctor):
         module.register(app)
     try:
         app()
