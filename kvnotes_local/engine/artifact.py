@@ -217,7 +217,9 @@ def _write(path: Path, meta: ArtifactMeta, specs: list[TensorSpec], arrays: dict
     except PermissionError as error:
         # Windows does not replace a file that is mapped somewhere. Names contain the key: what is there may do as well.
         if not _is_same(path, meta):
-            raise ArtifactError(f"{path} cannot be written ({error}); check the rights of its folder") from error
+            raise ArtifactError(
+                f"{path} cannot be written ({error}); check the rights of its folder, or choose another --cache-dir"
+            ) from error
     except OSError as error:
         size = sum(spec.n_bytes for spec in specs)
         kind = DiskFullError if error.errno in _NO_ROOM else ArtifactError

@@ -220,9 +220,12 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i in range(shorter) if a[i] != b[i]), shorter)
 
 
-def rebuild(segments: Sequence[Segment], held: Sequence[int], *, whole_states: bool = False) -> Change:
+def rebuild(
+    segments: Sequence[Segment], held: Sequence[int], *, whole_states: bool = False, from_artifacts: bool = True
+) -> Change:
     """Make the engine hold a chat of which it holds something else: what agrees at the beginning stays, artifacts that
-    still exist are spliced, the rest is read. ``whole_states``: artifacts hold what stands before the skill as well."""
+    still exist are spliced (unless ``from_artifacts`` forbids it), the rest is read. ``whole_states``: artifacts hold what stands
+    before the skill as well."""
     common = common_length(held, all_tokens(segments))
     plan = PlanBuilder(common)
     new: list[Segment] = []
@@ -231,7 +234,7 @@ def rebuild(segments: Sequence[Segment], held: Sequence[int], *, whole_states: b
     for segment in segments:
         kept = max(0, min(segment.n_tokens, common - at))
         plan.keep(at, segment.tokens[:kept])
-        path = _usable_artifact(segment)
+        path = _usable_artifact(segment) if from_artifacts else None
         if path is not None and whole_states and common < at + segment.n_tokens:
             plan = PlanBuilder(0).splice(path, 0, at + segment.n_tokens)
             segment = segment.with_runs(Run(segment.n_tokens, Freshness.SPLICED))

@@ -18,7 +18,7 @@ from kvnotes_local.engine.protocol import (
     Part,
     Progress,
 )
-from kvnotes_local.errors import ContextFullError, EngineError, EngineLost
+from kvnotes_local.errors import ArtifactError, ContextFullError, EngineError, EngineLost
 from kvnotes_local.notebook.changes import Change, common_length, rebuild
 from kvnotes_local.notebook.proof import PrefillSpeed, Proof
 from kvnotes_local.notebook.segment import Segment, all_tokens
@@ -65,18 +65,16 @@ class ChatCache:
         """Carry out a change; returns its segments with their freshness now. An error changes nothing but, at worst, how many
         tokens are cached. Raises EngineCrashed where the engine process dies twice."""
         try:
-            applied = self._carry_out(change.parts, logits, progress)
+            self._count(self._carry_out(change.parts, logits, progress), change.repaired, is_question=is_question)
         except EngineLost as error:
-            change = self._start_over(change.segments, error)
-            applied = self._carry_out(change.parts, logits, progress)
-        self._count(applied, change.repaired, is_question=is_question)
+            self._start_over(error)
+            return self._put_together(change.segments, logits=logits, is_question=is_question, progress=progress)
         return change.segments
 
     def put_together_again(self, segments: Sequence[Segment], further: Sequence[int], error: EngineLost) -> None:
         """After the engine was lost: hold ``segments`` and ``further`` tokens, with logits for what comes next."""
-        change = self._start_over(segments, error)
-        parts = (*change.parts, Decode(tuple(further)))
-        self._count(self._carry_out(parts, True, None), change.repaired)
+        self._start_over(error)
+        self._put_together(segments, further, logits=True)
 
     def adopt(self, seq: int, applied: Applied) -> None:
         """Go on with a fork to which a change was made already."""
@@ -114,7 +112,11 @@ class ChatCache:
 
     def rebuild(self, segments: Sequence[Segment], *, progress: Progress | None = None) -> tuple[Segment, ...]:
         """Make the sequence hold these segments, however far it is from them; returns them with their freshness now."""
-        return self.apply(self._rebuilt(segments, self.held), progress=progress)
+        try:
+            return self._put_together(segments, progress=progress)
+        except EngineLost as error:
+            self._start_over(error)
+            return self._put_together(segments, progress=progress)
 
     def forget(self, states: Sequence[ChatState]) -> None:
         """These states will not be come back to."""
@@ -173,18 +175,34 @@ class ChatCache:
         self.speed.add(applied.decoded, applied.decode_seconds)
         self.cost = self.cost.plus(applied, min(repaired, applied.decoded), is_question=is_question)
 
-    def _start_over(self, segments: Sequence[Segment], error: EngineLost) -> Change:
-        """A sequence of the engine that was started again, and what makes it hold ``segments``."""
+    def _start_over(self, error: EngineLost) -> None:
+        """Take a sequence of the engine, which is started again by that."""
         for state in self._forks:
             state.seq = None
         self._forks.clear()
         self.seq = self.engine.new_sequence()
         self._notice(f"{error} It was started again, and the chat put together from artifacts and text.")
-        return self._rebuilt(segments, ())
 
-    def _rebuilt(self, segments: Sequence[Segment], held: Sequence[int]) -> Change:
+    def _put_together(
+        self,
+        segments: Sequence[Segment],
+        further: Sequence[int] = (),
+        *,
+        logits: bool = False,
+        is_question: bool = False,
+        progress: Progress | None = None,
+    ) -> tuple[Segment, ...]:
+        """Hold ``segments`` and ``further`` tokens, whatever is held now; a skill whose artifact is damaged is read."""
         whole = self.engine.info.model_class is ModelClass.PREFIX_ONLY
-        return rebuild(segments, held, whole_states=whole)
+        change = rebuild(segments, self.held, whole_states=whole)
+        try:
+            applied = self._carry_out((*change.parts, Decode(tuple(further))), logits, progress)
+        except ArtifactError as error:
+            self._notice(f"{error} What it held is read instead.")
+            change = rebuild(segments, self.held, whole_states=whole, from_artifacts=False)
+            applied = self._carry_out((*change.parts, Decode(tuple(further))), logits, progress)
+        self._count(applied, change.repaired, is_question=is_question)
+        return change.segments
 
     def _fall_back(self, before: Sequence[int]) -> None:
         """Keep of the sequence only what it held before."""
