@@ -2,6 +2,8 @@
 
     python scripts/paper_tables.py --model MODEL.gguf --out docs/reports/NAME.md
 
+The edit frontier (method × correct × share recomputed) has a report of its own: scripts/edit_levels.py.
+
 Each section is measured by itself and kept as JSON in ``--work``, so a run that was stopped goes on where it was; ``--only``
 names sections, and the report has those that are there. On a small machine the whole of it takes hours for a model of 1.5B.
 """
@@ -20,21 +22,27 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import psutil
-
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.errors import KvnotesError
+from kvnotes_local.evaluation.bench import run_bench
+from kvnotes_local.evaluation.decision_cases import DecisionText, decision_texts
 from kvnotes_local.evaluation.gate import default_seams
+from kvnotes_local.evaluation.machine import machine_name
+from kvnotes_local.evaluation.probe import decision_probe_cases, probe, summarize
 from kvnotes_local.evaluation.questions import bundled_contexts, bundled_questions, skill_questions
-from kvnotes_local.evaluation.report import study_table, together_table
+from kvnotes_local.evaluation.report import length_table, probe_table, scenario_table, study_table, together_table
+from kvnotes_local.evaluation.scenarios import agent, toggle
 from kvnotes_local.evaluation.studies import lead_ways, study_skill, study_together
 from kvnotes_local.evaluation.verification import other_engines
 from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.library import SkillLibrary
 
+N_PROBES = 14
 SKILLS = ("night-clerk", "release-checklist", "harbor-lore", "python-style")
 """Short ones first: with several skills, as many of them as fit are taken in this order."""
 
@@ -50,7 +58,9 @@ class Bench:
     n_contexts: int
     n_questions: int
     n_positions: int
+    n_trials: int
     skills: tuple[str, ...]
+    texts: tuple[DecisionText, ...]
 
     def step(self, what: str) -> None:
         print(f"  {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
@@ -100,13 +110,48 @@ def together(bench: Bench) -> list[dict[str, Any]]:
     return studies
 
 
+def length(bench: Bench) -> list[dict[str, Any]]:
+    """Time to the first token by length of the skill."""
+    return [asdict(row) for row in run_bench(bench.engine, repeat=3, step=bench.step)]
+
+
+def toggles(bench: Bench) -> list[dict[str, Any]]:
+    """One field toggled 28 times in one chat."""
+    levels = (EditLevel.FIELD_ERRATUM, EditLevel.ERRATUM, EditLevel.FIELD)
+    return [asdict(toggle(bench.engine, bench.texts[0], level, tell=bench.step)) for level in levels]
+
+
+def agents(bench: Bench) -> list[dict[str, Any]]:
+    """An agent that takes in a skill, asks, changes fields and asks again."""
+    return [asdict(row) for row in agent(bench.engine, bench.texts, tell=bench.step)]
+
+
+def notes(bench: Bench) -> dict[str, Any]:
+    """Where the notes are: rows swapped between two readings."""
+    found, problems = [], []
+    for case in decision_probe_cases(bench.engine, decision_texts()):
+        if len(found) == N_PROBES:
+            break
+        try:
+            found.append(probe(bench.engine, case, max_trials=bench.n_trials, step=bench.step))
+        except KvnotesError as error:
+            problems.append(str(error))
+    if not found:
+        raise KvnotesError("In no bundled case does the value move this model's decision.")
+    return {"cases": [asdict(one) for one in found], "summary": asdict(summarize(found)), "problems": problems}
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[Any], str]]] = {
     "leads": ("Seam, lead and rotation", leads, study_table),
     "together": ("Several skills in one chat", together, together_table),
+    "length": ("Time to the first token by length of the skill", length, length_table),
+    "toggles": ("One field toggled 28 times", toggles, scenario_table),
+    "agent": ("Skills taken in and edited", agents, scenario_table),
+    "notes": ("Where the notes are", notes, probe_table),
 }
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="the Markdown report")
@@ -118,9 +163,11 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, default=3, help="kinds of chats, 1 to 3")
     parser.add_argument("--questions", type=int, default=4, help="questions of each skill")
     parser.add_argument("--positions", type=int, default=32, help="tokens of each answer")
+    parser.add_argument("--trials", type=int, default=160, help="questions to ask while looking for notes")
+    parser.add_argument("--domains", type=int, default=6, help="texts with decisions, each in both directions")
     parser.add_argument("--skill", action="append", help="skills in the order in which they are taken; repeatable")
     parser.add_argument("--skills-dir", type=Path, action="append", default=[])
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     work = arguments.work / f"{arguments.model.stem}-{arguments.kv_type}"
     work.mkdir(parents=True, exist_ok=True)
     wanted = arguments.only or list(SECTIONS)
@@ -129,6 +176,11 @@ def main() -> None:
         measure(arguments, work, missing)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(report(arguments, work), "utf-8")
+
+
+def both_directions(n_domains: int) -> tuple[DecisionText, ...]:
+    texts = decision_texts()[:n_domains]
+    return tuple(one for text in texts for one in (text, text.reversed()))
 
 
 def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None:
@@ -145,7 +197,9 @@ def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None
             arguments.contexts,
             arguments.questions,
             arguments.positions,
+            arguments.trials,
             tuple(arguments.skill or SKILLS),
+            both_directions(arguments.domains),
         )
         for name in names:
             bench.step(f"section {name}")
@@ -156,10 +210,20 @@ def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None
                 "seconds": round(time.perf_counter() - began),
                 "build": f"llama-cpp-python {engine.info.llama_cpp_version}",
                 "model": engine.info.description,
-                "command": " ".join(["python", "scripts/paper_tables.py", *sys.argv[1:]]),
+                "machine": machine_name(),
+                "command": command(arguments, name),
                 "result": result,
             }
             (work / f"{name}.json").write_text(json.dumps(record, indent=1, default=_plain), "utf-8")
+
+
+def command(arguments: argparse.Namespace, name: str) -> str:
+    """What to type for the same section; places of this machine left out."""
+    return (
+        f"python scripts/paper_tables.py --model {arguments.model.name} --kv-type {arguments.kv_type} --only {name} "
+        f"--n-ctx {arguments.n_ctx} --threads {arguments.threads} --contexts {arguments.contexts} "
+        f"--questions {arguments.questions} --positions {arguments.positions} --trials {arguments.trials}"
+    )
 
 
 def report(arguments: argparse.Namespace, work: Path) -> str:
@@ -171,7 +235,7 @@ def report(arguments: argparse.Namespace, work: Path) -> str:
         record = json.loads(path.read_text("utf-8"))
         lines += [f"## {title}", "", table(record["result"]), ""]
         lines += [
-            f"<sub>{record['date']} · {record['build']} · {record['model']} · {psutil.cpu_count()} cores · "
+            f"<sub>{record['date']} · {record['build']} · {record['model']} · {record['machine']} · "
             f"{record['seconds']:,} s · `{record['command']}`</sub>",
             "",
         ]

@@ -39,6 +39,101 @@ def together_table(studies: Sequence[dict[str, Any]]) -> str:
     return markdown_table(["", "cosine", "mean KL", "top-1", "decisions", "tokens"], rows)
 
 
+def length_table(rows: Sequence[dict[str, Any]]) -> str:
+    """BenchRows: milliseconds to the first token."""
+    cells = []
+    for row in rows:
+        cold = row["cold_first_token_ms"]
+        cells.append(
+            [
+                f"{row['n_skill_tokens']:,}",
+                f"{row['whole_ms']:,.0f}",
+                f"{row['recompute_ms']:,.0f}",
+                "–" if cold is None else f"{cold:,.0f}",
+                f"{row['first_token_ms']:,.0f}",
+                f"{row['prefix_hit_ms']:,.0f}",
+                f"{row['speedup']:.1f}×",
+                f"{row['switch_ms']:,.0f}",
+                f"{row['fork_ms']:.2f}",
+            ]
+        )
+    headers = [
+        "tokens",
+        "all read",
+        "skill read",
+        "spliced from disk",
+        "spliced",
+        "in place",
+        "speedup",
+        "switch",
+        "fork",
+    ]
+    said = "Milliseconds to the first token, medians; *speedup*: skill read against spliced, the chat before it being in place."
+    return f"{said}\n\n" + markdown_table(headers, cells)
+
+
+def scenario_table(rows: Sequence[dict[str, Any]]) -> str:
+    """ScenarioRows, and a last row over all of them."""
+    cells = [
+        [
+            row["name"],
+            f"{row['same']}/{row['n']}",
+            f"{row['right']}/{row['n']}",
+            f"{row['recompute_right']}/{row['n']}",
+            f"{row['cosine']:.4f}",
+            f"{row['cosine_min']:.4f}",
+            f"{row['first_half']:.4f} → {row['second_half']:.4f}",
+            f"{row['kl']:.4f}",
+            f"{row['recompute_ms'] / row['first_token_ms']:.2f}×",
+        ]
+        for row in rows
+    ]
+    total = {key: sum(row[key] for row in rows) for key in ("same", "right", "recompute_right", "n")}
+    times = sum(row["recompute_ms"] for row in rows) / sum(row["first_token_ms"] for row in rows)
+    cells.append(
+        [
+            "all",
+            *(f"{total[key]}/{total['n']}" for key in ("same", "right", "recompute_right")),
+            "",
+            "",
+            "",
+            "",
+            f"{times:.2f}×",
+        ]
+    )
+    headers = ["", "as recompute", "right", "recompute right", "cosine", "lowest", "halves", "KL", "speedup"]
+    return markdown_table(headers, cells)
+
+
+def probe_table(found: dict[str, Any]) -> str:
+    """Recoveries of several probes, and their means with intervals."""
+    cells = [
+        [
+            one["name"],
+            f"{one['margins'][0]:+.2f} → {one['margins'][1]:+.2f}",
+            *(f"{one[key]:+.2f}" for key in ("own", "later", "top", "random")),
+            ", ".join(repr(one["pieces"][window["start"]]) for window in one["positions"][:3]),
+        ]
+        for one in found["cases"]
+    ]
+    summary = found["summary"]
+    means = [
+        f"{summary[key]['mean']:+.2f} ({summary[key]['low']:+.2f} … {summary[key]['high']:+.2f})"
+        for key in ("own", "later", "top", "random")
+    ]
+    cells.append([f"mean of {len(found['cases'])}", "", *means, ""])
+    headers = ["", "decision", "field's own rows", "rows behind it", "8 strongest", "8 random", "strongest"]
+    said = (
+        "Share of the decision's flip that these rows of the other reading bring; 95 % bootstrap intervals over cases."
+    )
+    skipped = (
+        f"\n\nLeft out, since the value hardly moves the decision: {len(found['problems'])}."
+        if found["problems"]
+        else ""
+    )
+    return f"{said}\n\n{markdown_table(headers, cells)}{skipped}"
+
+
 def _way(row: dict[str, Any]) -> list[str]:
     versus = row["versus"]
     if versus is None:
