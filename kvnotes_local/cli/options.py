@@ -47,7 +47,8 @@ FastBuffersOption = Annotated[
     bool, typer.Option("--fast-buffers/--no-fast-buffers", help="Weights repacked for this CPU, where that works.")
 ]
 SkillsDirOption = Annotated[
-    list[Path] | None, typer.Option("--skills-dir", help="Look for skills here first; repeatable.")
+    list[Path] | None,
+    typer.Option("--skills-dir", exists=True, file_okay=False, help="Look for skills here first; repeatable."),
 ]
 CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Where artifacts and measurements are kept.")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where chats are kept.")]

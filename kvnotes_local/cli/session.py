@@ -40,6 +40,12 @@ class Session:
     verdicts: VerdictStore
     open_other: Callable[..., AbstractContextManager[Engine]]
 
+    def compiler_for(self, store_type: StoreType) -> SkillCompiler:
+        """A compiler whose artifacts are stored in another type."""
+        from kvnotes_local.skills.compiler import SkillCompiler
+
+        return SkillCompiler(self.engine, self.store, store_type=store_type, verdicts=self.verdicts)
+
 
 def cache_directory(options: EngineOptions) -> Path:
     return ensure_private(options.cache_dir or Paths.default().cache)

@@ -390,7 +390,13 @@ def _one_line(meta: ArtifactMeta) -> ArtifactMeta:
     def line(text: str) -> str:
         return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
-    return replace(meta, skill=line(meta.skill), model_name=line(meta.model_name), model_arch=line(meta.model_arch))
+    return replace(
+        meta,
+        skill=line(meta.skill),
+        model_name=line(meta.model_name),
+        model_arch=line(meta.model_arch),
+        origin=line(meta.origin),
+    )
 
 
 def _error(path: Path, what: str, skill: str | None = None) -> ArtifactError:

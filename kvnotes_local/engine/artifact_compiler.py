@@ -73,15 +73,13 @@ class ArtifactCompiler:
             rest = sum(one.n_decoded for one in wanted)
             for pack in packs:
                 here = tuple(one for one in pack if not self._skip(one))
-                if here:
-                    self._make(prefill, here)
                 rest -= sum(one.n_decoded for one in pack)
-                if here and not whole and rest > 0:
+                if here and self._make(prefill, here) and not whole:
                     self._sample(prefill, here, rest)
         finally:
             context.close()
         cost = prefill.cost
-        return replace(cost, seconds=time.perf_counter() - began - cost.sample_seconds)
+        return replace(cost, seconds=time.perf_counter() - began - cost.sample_plain_seconds)
 
     def _possible(self, jobs: Sequence[CompileJob]) -> list[NumberedJob]:
         possible = []
@@ -121,8 +119,9 @@ class ArtifactCompiler:
         self._listen(JobSkipped(one.number))
         return True
 
-    def _make(self, prefill: LeadPrefill, pack: Pack) -> None:
-        """Make the artifacts of jobs that are decoded together."""
+    def _make(self, prefill: LeadPrefill, pack: Pack) -> bool:
+        """Make the artifacts of jobs that are decoded together; whether all of them were made."""
+        self._pack_began, n_made = time.perf_counter(), 0
         decoding = prefill.cost.decode_seconds
         reported = {one.number: 0 for one in pack}
 
@@ -139,10 +138,10 @@ class ArtifactCompiler:
         except KvnotesError as error:
             if len(pack) == 1:
                 self._listen(JobFailed(pack[0].number, error))
-                return
+                return False
             for one in pack:  # one of them may be at fault, so each gets a try of its own
                 self._make(prefill, (one,))
-            return
+            return False
         decoding = prefill.cost.decode_seconds - decoding
         n_decoded = sum(one.n_decoded for one in pack)
         for one in pack:
@@ -166,7 +165,9 @@ class ArtifactCompiler:
                 decode_seconds=share,
                 seconds=share + time.perf_counter() - began,
             )
+            n_made += 1
             self._listen(JobDone(one.number, compiled))
+        return n_made == len(pack)
 
     def _write(self, prefill: LeadPrefill, one: NumberedJob) -> int:
         job = one.job
@@ -183,10 +184,11 @@ class ArtifactCompiler:
     def _sample(self, prefill: LeadPrefill, pack: Pack, rest: int) -> None:
         """Decode a pack again now and then, while there is enough to do for it to be worth it."""
         cost = prefill.cost
-        again = pack[0].job if len(pack) == 1 else None
-        n_tokens = len(again.tokens) if again is not None else sum(one.n_decoded for one in pack)
-        if cost.sample_tokens + n_tokens <= _SAMPLE_SHARE * (cost.decoded + rest):
-            prefill.sample(pack)
+        seconds = time.perf_counter() - self._pack_began
+        n_tokens = len(pack[0].job.tokens) if len(pack) == 1 else sum(one.n_decoded for one in pack)
+        worth_it = n_tokens >= self._params.n_ubatch // 2  # fewer would mostly time the clock
+        if worth_it and cost.sample_tokens + n_tokens <= _SAMPLE_SHARE * (cost.decoded + rest):
+            prefill.sample(pack, seconds)
 
 
 def _padded(n_tokens: int) -> int:

@@ -17,6 +17,9 @@ from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLay
 
 FORMAT = "kvnotes-artifact"
 FORMAT_VERSION = 1
+_ROWS_CHANGED_IN = ("0.3.36",)
+"""Releases of llama-cpp-python from which on rows came out otherwise, ascending. The first is the oldest that was checked;
+add one when the fidelity tests show that a new release computes other rows."""
 _MAX_POSITION = 2**31 - 1
 _MAX_EMBD = 1 << 24
 
@@ -34,7 +37,8 @@ class ArtifactMeta:
 
     ``tokens[i]`` was computed at position ``position_start + i``. ``skill_sha256``: of the rendered text (UTF-8).
     ``lead`` and ``wrapper`` describe what stood before and around it. ``created``: ISO 8601 time. ``layout``: how the
-    rows lie in the file, None for a state. Writing sets ``kind``, ``layout`` and ``format_version``.
+    rows lie in the file, None for a state. ``origin``: where an imported artifact came from, "" for one that was made here.
+    Writing sets ``kind``, ``layout`` and ``format_version``.
     """
 
     skill: str
@@ -51,6 +55,7 @@ class ArtifactMeta:
     llama_cpp_version: str
     created: str
     fields: tuple[FieldSpan, ...] = ()
+    origin: str = ""
     kind: ArtifactKind = ArtifactKind.ROWS
     layout: StateLayout | None = None
     format_version: int = FORMAT_VERSION
@@ -93,6 +98,8 @@ def artifact_key(
     format_version: int = FORMAT_VERSION,
 ) -> str:
     """64 hex digits that change whenever anything changes that the rows depend on."""
+    if kind is ArtifactKind.ROWS:
+        llama_cpp_version = rows_version(llama_cpp_version)  # whole states are read back by the same release only
     parts = [
         skill_sha256,
         model_fingerprint,
@@ -105,6 +112,18 @@ def artifact_key(
         str(format_version),
     ]
     return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
+
+
+def rows_version(llama_cpp_version: str) -> str:
+    """The release since which rows have been computed as by this one: artifacts stay valid within such a range."""
+
+    def order(version: str) -> tuple[int, ...] | None:
+        parts = version.split(".")
+        return tuple(map(int, parts)) if all(part.isdigit() and len(part) < 9 for part in parts) else None
+
+    this = order(llama_cpp_version)
+    older = [one for one in _ROWS_CHANGED_IN if this is not None and (order(one) or ()) <= this]
+    return older[-1] if older else llama_cpp_version
 
 
 def meta_to_strings(meta: ArtifactMeta) -> dict[str, str]:
@@ -126,6 +145,7 @@ def meta_to_strings(meta: ArtifactMeta) -> dict[str, str]:
         "store": str(meta.store),
         "llama_cpp_version": meta.llama_cpp_version,
         "created": meta.created,
+        "origin": meta.origin,
         "fields": json.dumps([[one.name, one.value, one.start, one.stop] for one in meta.fields]),
         "layout": json.dumps(_layout_to_json(meta.layout)),
         "tokens": " ".join(map(str, meta.tokens)),
@@ -164,6 +184,7 @@ def meta_from_strings(strings: Mapping[str, str]) -> ArtifactMeta:
         llama_cpp_version=_string(strings, "llama_cpp_version"),
         created=_string(strings, "created"),
         fields=_fields(_json(strings, "fields")),
+        origin=strings.get("origin", ""),
         kind=kind,
         layout=_layout_from_json(_json(strings, "layout")),
         format_version=version,
@@ -187,7 +208,7 @@ def check_meta(meta: ArtifactMeta) -> None:
         if not at <= one.start <= one.stop <= meta.n_tokens:
             raise ArtifactError(f"has a field {one.name[:40]!r} at tokens {one.start} to {one.stop}, which cannot be")
         at = one.stop
-    for name in ("skill", "model_name", "model_arch"):
+    for name in ("skill", "model_name", "model_arch", "origin"):
         if not getattr(meta, name).isprintable():
             raise ArtifactError(f"has control characters in its {name}")
     if (meta.layout is None) != (meta.kind is ArtifactKind.STATE):

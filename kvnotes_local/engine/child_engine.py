@@ -38,6 +38,7 @@ from kvnotes_local.engine.protocol import (
     ModelInfo,
     Part,
     Progress,
+    RowCheck,
     Sampling,
     StopReason,
     TokenEvent,
@@ -151,6 +152,9 @@ class ChildEngine:
 
     def compile_many(self, jobs: Sequence[CompileJob], *, listen: CompileListener | None = None) -> BatchCost:
         return cast(BatchCost, self._call("compile_many", jobs=list(jobs), listen=listen))
+
+    def check_artifact(self, path: Path, lead: Sequence[int], spans: Sequence[tuple[int, int]]) -> RowCheck:
+        return cast(RowCheck, self._call("check_artifact", path=path, lead=_ints(lead), spans=list(spans)))
 
     def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
         return cast(bool, self._change(seq, "park", key=key, on_disk=on_disk))

@@ -7,13 +7,12 @@ faster than numpy, and release the interpreter lock. A function that a build doe
 from __future__ import annotations
 
 import ctypes
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvnotes_local.engine.native import bundled_library
 from kvnotes_local.kv.converter import NUMPY, RowConverter
 from kvnotes_local.kv.layout import GGMLType
 
@@ -64,22 +63,10 @@ class GGMLConverter:
 
 def _find(library: str, name: str) -> Any:
     function = None
-    loaded = _load(library)
+    loaded = bundled_library(library)  # without it numpy does the work
     if loaded is not None:
         function = getattr(loaded, name, None)
     if function is not None:
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
         function.restype = None
     return function
-
-
-def _load(name: str) -> ctypes.CDLL | None:
-    import llama_cpp
-
-    folder = Path(llama_cpp.__file__).parent / "lib"
-    pattern = {"win32": f"{name}.dll", "darwin": f"lib{name}.dylib"}.get(sys.platform, f"lib{name}.so")
-    path = folder / pattern
-    try:
-        return ctypes.CDLL(str(path)) if path.exists() else None
-    except OSError:
-        return None  # a build without this library: numpy does the work

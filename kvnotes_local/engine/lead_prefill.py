@@ -77,21 +77,26 @@ class LeadPrefill:
         for key in [key for key in self._runs if key[0] == one.number]:
             self._release(self._runs.pop(key))
 
-    def sample(self, pack: Pack) -> None:
-        """Decode the pack's first run (or all, if it was decoded together) again, and note how long llama.cpp takes."""
-        jobs = [(pack[0], 0)] if len(pack) == 1 else [(one, at) for one in pack for at in range(one.n_runs)]
+    def sample(self, pack: Pack, seconds: float) -> None:
+        """Decode the pack again and note how long llama.cpp takes alone; ``seconds``: what it took before, with all else.
+
+        Of a job that was decoded run by run one run is enough.
+        """
+        alone = len(pack) == 1
+        jobs = [(pack[0], 0)] if alone else [(one, at) for one in pack for at in range(one.n_runs)]
         runs = [self._run(one, at) for one, at in jobs]
         began = time.perf_counter()
         self._context.decode_runs(runs)
         self._context.synchronize()
-        seconds = time.perf_counter() - began
+        plain = time.perf_counter() - began
         for one, _ in jobs:
             self.drop(one)
         n_tokens = sum(len(run.tokens) for run in runs)
         self.cost = replace(
             self.cost,
             sample_tokens=self.cost.sample_tokens + n_tokens,
-            sample_seconds=self.cost.sample_seconds + seconds,
+            sample_seconds=self.cost.sample_seconds + (seconds / pack[0].n_runs if alone else seconds),
+            sample_plain_seconds=self.cost.sample_plain_seconds + plain,
         )
 
     def _read_whole(self, one: NumberedJob, advance: Advance) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kvnotes_local.engine import native
 from kvnotes_local.engine.artifact import Artifact, open_artifact
+from kvnotes_local.engine.artifact_check import check_rows_of
 from kvnotes_local.engine.artifact_compiler import ArtifactCompiler
 from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
 from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
@@ -43,6 +44,7 @@ from kvnotes_local.engine.protocol import (
     ModelInfo,
     Part,
     Progress,
+    RowCheck,
     Sampling,
     StopReason,
     TokenEvent,
@@ -236,6 +238,23 @@ class LlamaEngine:
                 listen or (lambda event: None),
             )
             return compiler.run(jobs)
+
+    def check_artifact(self, path: Path, lead: Sequence[int], spans: Sequence[tuple[int, int]]) -> RowCheck:
+        with self._lock:
+            self._context.abort.clear()
+            with open_artifact(
+                path, model_fingerprint=self.info.fingerprint, layout=self._classified.layout
+            ) as artifact:
+                return check_rows_of(
+                    artifact,
+                    self._model,
+                    self._classified,
+                    self.params,
+                    self._converter,
+                    self._context.abort,
+                    lead,
+                    spans,
+                )
 
     def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
         with self._lock:

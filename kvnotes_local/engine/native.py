@@ -20,6 +20,7 @@ import llama_cpp.llama_cpp as api
 from kvnotes_local.engine.bounded_log import BoundedLog
 
 LOG_LINES = 400
+_GPU = 1  # GGML_BACKEND_DEVICE_TYPE_GPU
 
 _lock = threading.Lock()
 _started = False
@@ -97,3 +98,27 @@ def system_info() -> str:
     features = [part.split("=")[0].strip() for part in text.split("|") if part.strip().endswith("= 1")]
     gpu = "with GPU offload" if supports_gpu() else "CPU only"
     return f"{gpu} ({', '.join(features)})"
+
+
+def n_gpus() -> int:
+    """GPUs that this build of llama.cpp sees (ggml/include/ggml-backend.h); 0 where it cannot be asked."""
+    start()
+    for name in ("ggml", "ggml-base"):
+        library = bundled_library(name)
+        if library is None or not hasattr(library, "ggml_backend_dev_count"):
+            continue
+        count, get, kind = library.ggml_backend_dev_count, library.ggml_backend_dev_get, library.ggml_backend_dev_type
+        count.restype, get.restype = ctypes.c_size_t, ctypes.c_void_p
+        get.argtypes, kind.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+        return sum(int(kind(get(number))) == _GPU for number in range(int(count())))
+    return 0
+
+
+def bundled_library(name: str) -> ctypes.CDLL | None:
+    """A library that llama-cpp-python brings along, such as ``ggml-base``; None where the build has none of that name."""
+    file_name = {"win32": f"{name}.dll", "darwin": f"lib{name}.dylib"}.get(sys.platform, f"lib{name}.so")
+    path = Path(api.__file__).parent / "lib" / file_name
+    try:
+        return ctypes.CDLL(str(path)) if path.exists() else None
+    except OSError:
+        return None

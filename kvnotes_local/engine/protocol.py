@@ -310,8 +310,9 @@ CompileListener = Callable[[CompileEvent], None]
 class BatchCost:
     """What ``compile_many`` took. ``decoded``: tokens computed, leads included; ``seconds`` covers everything but the sample.
 
-    ``sample_tokens`` were decoded a second time by llama.cpp alone, in the same batch sizes and at the same positions, in
-    ``sample_seconds``: the prefill speed to compare with. Both are 0 where the jobs were too few to be worth it.
+    ``sample_tokens`` took ``sample_seconds`` with all that makes artifacts of them. Right after, llama.cpp alone decoded them
+    a second time, in the same batch sizes and at the same positions, in ``sample_plain_seconds``. All three are 0 where the
+    jobs were too few to be worth it.
     """
 
     decoded: int = 0
@@ -319,15 +320,26 @@ class BatchCost:
     decode_seconds: float = 0.0
     sample_tokens: int = 0
     sample_seconds: float = 0.0
+    sample_plain_seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float | None:
         return self.decoded / self.seconds if self.seconds else None
 
     @property
-    def plain_tokens_per_second(self) -> float | None:
-        """Of the sample."""
-        return self.sample_tokens / self.sample_seconds if self.sample_seconds else None
+    def share_of_plain(self) -> float | None:
+        """Prefill speed with artifacts made, as a part of llama.cpp's own on the same tokens: 1.0 costs nothing."""
+        return self.sample_plain_seconds / self.sample_seconds if self.sample_seconds else None
+
+
+@dataclass(frozen=True)
+class RowCheck:
+    """How far ``n_rows`` rows of an artifact are from what the model computes: the distance relative to a row's length, mean
+    over keys and values of all layers; of all checked rows the mean and the worst."""
+
+    n_rows: int
+    mean_error: float
+    worst_error: float
 
 
 class Engine(Protocol):
@@ -399,6 +411,14 @@ class Engine(Protocol):
         ``listen`` is called from the calling thread, in order, with plain dataclasses: a child process sends each as one
         message, and the returned cost as the last. Every job ends in JobDone, JobSkipped or JobFailed; a failed one does
         not stop the others. Raises Cancelled (what is done stays), and DiskFullError after the JobFailed that met it.
+        """
+        ...
+
+    def check_artifact(self, path: Path, lead: Sequence[int], spans: Sequence[tuple[int, int]]) -> RowCheck:
+        """Compute tokens ``start … stop`` of each span again, behind ``lead`` and the artifact's own rows before them, in F16.
+
+        Spans ascend without overlap; the rotation that the artifact was made under is not asked for, since wrong keys show.
+        Raises ArtifactError for a damaged artifact, another model's, or a whole state; Cancelled.
         """
         ...
 

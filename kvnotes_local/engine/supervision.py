@@ -17,6 +17,8 @@ OPERATIONS = {
     "next_token": "answering",
     "score": "scoring",
     "compile": "compiling a skill",
+    "compile_many": "compiling skills",
+    "check_artifact": "checking an imported artifact",
     "park": "saving the chat's state",
     "unpark": "restoring the chat's state",
 }

@@ -12,13 +12,15 @@ from pathlib import Path
 from kvnotes_local.engine.artifact import artifact_key, open_artifact
 from kvnotes_local.engine.artifact_meta import ArtifactKind, text_sha256
 from kvnotes_local.engine.chat_format import Wrapper
-from kvnotes_local.engine.protocol import ArtifactLabels, Compiled, CompileJob, Engine, ModelClass, Progress
+from kvnotes_local.engine.protocol import ArtifactLabels, Compiled, Engine, ModelClass, Progress
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import TurnPiece, TurnTokenizer, TurnTokens
 from kvnotes_local.errors import ArtifactError, SkillError
 from kvnotes_local.skills.artifact_store import ArtifactStore
+from kvnotes_local.skills.imports import ImportShelf
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEADS, header_tokens, lead_tokens
 from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.task import Task
 from kvnotes_local.skills.template import FieldPiece, Piece
 from kvnotes_local.skills.verdicts import Verdict, VerdictStore, conditions_of
 
@@ -55,17 +57,6 @@ class CompiledSkill:
         return len(self.turn.tokens)
 
 
-@dataclass(frozen=True)
-class _Task:
-    text: str
-    turn: TurnTokens
-    leads: tuple[tuple[int, ...], ...]
-    labels: ArtifactLabels
-    store: StoreType
-    key: str
-    path: Path
-
-
 class SkillCompiler:
     """Finds and makes artifacts for one engine in one store.
 
@@ -87,6 +78,7 @@ class SkillCompiler:
         self._verdicts = verdicts
         self._n_leads = n_leads
         self._store_type = store_type
+        self._imports = ImportShelf(store)
         self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
 
     def turn(
@@ -102,13 +94,13 @@ class SkillCompiler:
 
     def verdict(self, skill: Skill, *, values: Mapping[str, str] | None = None) -> Verdict | None:
         """What the gate found for the skill as it is now, in this engine; None where nothing was measured."""
-        return self._verdict(self._task(skill, None, values).key)
+        return self._verdict(self.task(skill, None, values).key)
 
     def find(
         self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None
     ) -> CompiledSkill | None:
         """The artifact of the skill as it is now, verified; None where there is none or it is damaged."""
-        return self._existing(skill, self._task(skill, wrapper, values))
+        return self.existing(skill, self.task(skill, wrapper, values))
 
     def compile(
         self,
@@ -126,22 +118,28 @@ class SkillCompiler:
 
         Raises SkillError, ArtifactError (also for a model that cannot use artifacts), Cancelled.
         """
-        task = self._task(skill, wrapper, values, behind)
-        if not force and (existing := self._existing(skill, task)) is not None:
+        task = self.task(skill, wrapper, values, behind)
+        if not force and (existing := self.existing(skill, task)) is not None:
             return existing
-        made = self._engine.compile(
-            CompileJob(task.turn.tokens, task.leads, task.path, task.labels, task.store), progress=progress
-        )
-        return self._compiled(skill, task, made.n_bytes, made)
+        made = self._engine.compile(task.job(), progress=progress)
+        return self.compiled(skill, task, made)
 
-    def _existing(self, skill: Skill, task: _Task) -> CompiledSkill | None:
-        if not task.path.exists():
+    def existing(self, skill: Skill, task: Task, *, verify: bool = True) -> CompiledSkill | None:
+        """The artifact of a task, None where there is none or it is damaged. ``verify``: compare checksums, too.
+
+        One that was imported and not checked yet is compared with what the model computes, now; ArtifactError where it
+        differs.
+        """
+        if not task.path.exists() and not self._imports.adopt(self._engine, task):
             return None
         info = self._engine.info
         self._store.touch_used(task.key)
         try:
             with open_artifact(
-                task.path, model_fingerprint=info.fingerprint, rotation=info.rotation_fingerprint or None
+                task.path,
+                model_fingerprint=info.fingerprint,
+                rotation=info.rotation_fingerprint or None,
+                verify=verify,
             ) as artifact:
                 if artifact.meta.tokens[-len(task.turn.tokens) :] != task.turn.tokens:
                     return None
@@ -150,7 +148,11 @@ class SkillCompiler:
             return None  # damaged or vanished: it is made anew
         return self._compiled(skill, task, n_bytes)
 
-    def _compiled(self, skill: Skill, task: _Task, n_bytes: int, made: Compiled | None = None) -> CompiledSkill:
+    def compiled(self, skill: Skill, task: Task, made: Compiled) -> CompiledSkill:
+        """What the engine made, with its skill."""
+        return self._compiled(skill, task, made.n_bytes, made)
+
+    def _compiled(self, skill: Skill, task: Task, n_bytes: int, made: Compiled | None = None) -> CompiledSkill:
         verdict = self._verdict(task.key)
         measured = DEFAULT_REPAIR if verdict is None else verdict.repair_tokens
         return CompiledSkill(
@@ -167,13 +169,14 @@ class SkillCompiler:
             prefill_tokens_per_second=made.decoded / made.decode_seconds if made and made.decode_seconds else None,
         )
 
-    def _task(
+    def task(
         self,
         skill: Skill,
-        wrapper: Wrapper | None,
-        values: Mapping[str, str] | None,
+        wrapper: Wrapper | None = None,
+        values: Mapping[str, str] | None = None,
         behind: tuple[int, ...] | None = None,
-    ) -> _Task:
+    ) -> Task:
+        """What the skill's artifact will be made from. Raises SkillError, ArtifactError."""
         info = self._engine.info
         if info.model_class is ModelClass.PREFILL:
             raise ArtifactError(
@@ -202,7 +205,7 @@ class SkillCompiler:
             llama_cpp_version=info.llama_cpp_version,
             kind=ArtifactKind.STATE if whole else ArtifactKind.ROWS,
         )
-        return _Task(text, turn, leads, labels, store, key, self._store.path(key, skill.name, info.fingerprint))
+        return Task(text, turn, leads, labels, store, key, self._store.path(key, skill.name, info.fingerprint))
 
     def _leads(self) -> tuple[tuple[int, ...], ...]:
         if self._engine.info.model_class is ModelClass.PREFIX_ONLY:

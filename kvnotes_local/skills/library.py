@@ -10,10 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.skill_file import FILE_NAME, Skill, SkillSummary, load_skill, load_summary
+from kvnotes_local.skills.skill_file import FILE_NAME, Skill, SkillSummary, load_part, load_skill, load_summary
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 20_000
+PLACES = (Path(".agents", "skills"), Path(".claude", "skills"))
+"""Where agents look for skills, below a project and below the home directory."""
 _SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", "node_modules", "__pycache__"})
 
 
@@ -56,14 +58,13 @@ class SkillLibrary:
     ) -> SkillLibrary:
         """The usual places, in order.
 
-        These are ``skills_dirs``, then ``.agents/skills`` and ``.claude/skills`` of the project (``cwd``) and of the
+        These are ``skills_dirs``, then ``.agents/skills`` and ``.claude/skills`` of the project around ``cwd`` and of the
         user (``home``), then the samples that come with kvnotes-local.
         """
         places = list(skills_dirs)
-        for base in (cwd or Path.cwd(), home or Path.home()):
-            for place in (base / ".agents" / "skills", base / ".claude" / "skills"):
-                if place.is_dir():
-                    places.append(place)
+        home = home or Path.home()
+        for base in (project_root(cwd or Path.cwd(), home), home):
+            places.extend(place for kind in PLACES if (place := base / kind).is_dir() and place not in places)
         return cls([*places, bundled_skills()])
 
     def refresh(self) -> None:
@@ -86,7 +87,7 @@ class SkillLibrary:
         return self._listing.shadowed
 
     def get(self, name: str) -> Skill:
-        """The skill of that name, with its text.
+        """The skill of that name, with its text; ``name/references/x.md`` is another file of its folder as a skill of its own.
 
         Raises:
             SkillError: there is none (the message offers the nearest names), or it can no longer be read.
@@ -94,6 +95,9 @@ class SkillLibrary:
         summary = self._listing.skills.get(name)
         if summary is not None:
             return load_skill(summary.folder)
+        owner, _, relative = name.partition("/")
+        if relative and owner in self._listing.skills:
+            return load_part(load_skill(self._listing.skills[owner].folder), relative)
         for problem in self.problems:
             if problem.path.name == FILE_NAME and problem.path.parent.name == name:
                 raise SkillError(f"skill {name} is broken: {problem.message}")
@@ -191,6 +195,20 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads in a circle
         return False
+
+
+def project_root(folder: Path, home: Path) -> Path:
+    """The nearest folder from ``folder`` upwards that has a ``.git`` or skills of its own; ``folder`` if there is none.
+
+    The home directory is no project: its skills are the user's, and come later.
+    """
+    folder = folder.absolute()
+    for base in (folder, *folder.parents):
+        if base == home:
+            break
+        if (base / ".git").exists() or any((base / place).is_dir() for place in PLACES):
+            return base
+    return folder
 
 
 def bundled_skills() -> Path:

@@ -131,18 +131,26 @@ _LOOSE_FIELD = re.compile(
 _INLINE_CODE = re.compile(r"`[^`\n]+`")
 
 
-def lint(
-    skill: Skill, *, n_tokens: int | None = None, n_ctx: int | None = None, n_swa: int | None = None
-) -> list[Finding]:
-    """Remarks on one skill, by line.
+@dataclass(frozen=True)
+class ModelLimits:
+    """Of the model in use, in tokens; 0 or None: none, or not known.
 
-    Args:
-        n_tokens: of the skill for the model in use; estimated from the text if not given.
-        n_ctx: tokens that the context holds.
-        n_swa: length of the model's sliding window in tokens, 0 or None if it has none.
+    ``n_ctx``: of the context. ``n_swa``: of the sliding window. ``pays_off_from``: length from which splicing was measured to
+    be faster than reading.
     """
+
+    n_ctx: int = 0
+    n_swa: int = 0
+    pays_off_from: int | None = None
+
+
+NO_LIMITS = ModelLimits()
+
+
+def lint(skill: Skill, *, n_tokens: int | None = None, limits: ModelLimits = NO_LIMITS) -> list[Finding]:
+    """Remarks on one skill, by line. ``n_tokens``: for the model in use, estimated from the text if not given."""
     findings = [Finding(1, Code.FORMAT, warning, skill.name) for warning in skill.warnings]
-    findings.extend(_size(skill, n_tokens, n_ctx, n_swa))
+    findings.extend(_size(skill, n_tokens, limits))
     lines = list(_lines(skill))
     positional = any(match[1] == "1" for _, prose, _ in lines for match in _POSITIONAL.finditer(prose))
     for number, prose, raw in lines:
@@ -176,14 +184,17 @@ def lint_library(skills: Iterable[Skill]) -> list[Finding]:
     return findings
 
 
-def _size(skill: Skill, n_tokens: int | None, n_ctx: int | None, n_swa: int | None) -> Iterator[Finding]:
+def _size(skill: Skill, n_tokens: int | None, limits: ModelLimits) -> Iterator[Finding]:
     line = skill.body_line
     if not skill.body.strip():
         return  # a warning of the format says so already
     about = "" if n_tokens is not None else "about "
     n = n_tokens if n_tokens is not None else max(1, len(skill.text()) // _CHARS_PER_TOKEN)
-    if n < MIN_TOKENS:
-        text = f"{about}{n} tokens are read as fast as they are spliced; paste so short a text into the chat"
+    least = MIN_TOKENS if limits.pays_off_from is None else limits.pays_off_from
+    measured = "" if limits.pays_off_from is None else f" (measured on this model: below {least})"
+    n_ctx, n_swa = limits.n_ctx, limits.n_swa
+    if n < least:
+        text = f"{about}{n} tokens are read as fast as they are spliced{measured}; paste so short a text into the chat"
         yield Finding(line, Code.TOO_SHORT, text, skill.name)
     if n_ctx and n > n_ctx:
         text = f"{about}{n} tokens do not fit into a context of {n_ctx}; shorten it, split it, or use a larger --n-ctx"

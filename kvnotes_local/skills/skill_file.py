@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,6 +32,7 @@ __all__ = [
     "SkillSummary",
     "TextPiece",
     "find_skill_file",
+    "load_part",
     "load_reference",
     "load_skill",
     "load_summary",
@@ -173,6 +174,19 @@ def load_reference(skill: SkillSummary, relative: str) -> str:
     if not path.is_file():
         raise SkillError(f"{shown!r} of skill {skill.name} is not a file; look into {skill.folder} for what there is")
     return normalize(_decode(_read(path), path))
+
+
+def load_part(skill: Skill, relative: str) -> Skill:
+    """Another file of the skill, such as ``references/limits.md``, as a skill of its own: ``name/references/limits.md``.
+
+    Raises:
+        SkillError: as ``load_reference``, or the file is empty.
+    """
+    text = load_reference(skill, relative).strip("\n").rstrip()
+    path = PurePosixPath(relative.replace("\\", "/"))
+    if not text:
+        raise SkillError(f"{path} of skill {skill.name} is empty; write what the model shall know")
+    return replace(skill, name=f"{skill.name}/{path}", body=text, body_line=1, warnings=())
 
 
 def _read(path: Path) -> bytes:

@@ -6,6 +6,7 @@ KV type and one build of llama.cpp. Where any of them changes there is no verdic
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
@@ -78,6 +79,16 @@ class VerdictStore:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None  # missing or damaged: measured again
         return verdict if verdict is not None and verdict.conditions == conditions else None
+
+    def list(self) -> tuple[Verdict, ...]:
+        """All verdicts that can be read."""
+        found = []
+        for path in sorted(self.directory.glob("*.json")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                raw = path.read_bytes()
+                if len(raw) <= _MAX_BYTES:
+                    found.append(_parse(json.loads(raw)))
+        return tuple(found)
 
     def put(self, verdict: Verdict) -> None:
         """Keep a verdict; an older one under the same conditions is replaced. Raises KvnotesError."""

@@ -119,10 +119,11 @@ def test_progress_counts_the_tokens_of_the_skill(tiny_engine: MakeEngine, tmp_pa
 def test_llama_cpps_own_speed_is_sampled_in_larger_batches_only(tiny_engine: MakeEngine, tmp_path: Path) -> None:
     engine = tiny_engine(n_ctx=2048)
     small = engine.compile_many(jobs_of(engine, tmp_path / "small"))
-    assert small.plain_tokens_per_second is None
+    assert small.share_of_plain is None
     large = engine.compile_many(jobs_of(engine, tmp_path / "large", (TEXTS[2],) * 12))
     assert 0 < large.sample_tokens <= 0.06 * large.decoded
-    assert large.plain_tokens_per_second is not None
+    assert large.share_of_plain is not None
+    assert large.sample_plain_seconds < large.sample_seconds < large.seconds
     assert large.tokens_per_second is not None
 
 

@@ -10,7 +10,7 @@ from skill_samples import simple_skill
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.evals import SkillQuestion, load_questions
 from kvnotes_local.skills.library import SkillLibrary, bundled_skills
-from kvnotes_local.skills.lint import lint, lint_library
+from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
 from kvnotes_local.skills.skill_file import Skill, load_skill
 
 NAMES = ("harbor-lore", "night-clerk", "python-style", "refund-policy", "release-checklist", "sql-tool")
@@ -25,7 +25,7 @@ def skills() -> dict[str, Skill]:
 
 def test_they_are_all_there_and_without_remarks(skills: dict[str, Skill]) -> None:
     assert tuple(skills) == NAMES
-    assert [finding for skill in skills.values() for finding in lint(skill, n_ctx=8192)] == []
+    assert [finding for skill in skills.values() for finding in lint(skill, limits=ModelLimits(8192))] == []
     assert lint_library(skills.values()) == []
 
 

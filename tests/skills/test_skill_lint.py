@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from skill_samples import simple_skill
 
-from kvnotes_local.skills.lint import Code, lint, lint_library
+from kvnotes_local.skills.lint import Code, ModelLimits, lint, lint_library
 from kvnotes_local.skills.skill_file import Skill, load_skill
 
 LONG = "\n\nThis sentence makes the text long enough. " * 20
@@ -82,7 +82,7 @@ def test_a_fence_ends_where_it_ends() -> None:
 
 def test_lengths_are_compared_with_the_context_and_the_window() -> None:
     def found(n_tokens: int | None = None, n_ctx: int | None = None, n_swa: int | None = None) -> list[Code]:
-        return [one.code for one in lint(skill("Text."), n_tokens=n_tokens, n_ctx=n_ctx, n_swa=n_swa)]
+        return [one.code for one in lint(skill("Text."), n_tokens=n_tokens, limits=ModelLimits(n_ctx or 0, n_swa or 0))]
 
     assert found(n_tokens=20) == [Code.TOO_SHORT]
     assert found(n_tokens=1000, n_ctx=4096, n_swa=1024) == []
@@ -90,7 +90,7 @@ def test_lengths_are_compared_with_the_context_and_the_window() -> None:
     assert found(n_tokens=5000, n_ctx=4096, n_swa=512) == [Code.TOO_LONG, Code.WINDOW]
     assert found(n_tokens=5000, n_ctx=0, n_swa=0) == []
     assert found(n_ctx=100) == [Code.TOO_LONG]
-    assert "about " in lint(skill("Text."), n_ctx=100)[0].message
+    assert "about " in lint(skill("Text."), limits=ModelLimits(100))[0].message
 
 
 def test_warnings_of_the_format_are_findings_too(tmp_path: Path) -> None:

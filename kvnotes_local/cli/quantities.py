@@ -1,0 +1,45 @@
+"""Sizes and ages as people type them on the command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from kvnotes_local.errors import UsageError
+
+_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_AGE_UNITS = {"h": 3600, "d": 86400, "w": 7 * 86400, "m": 30 * 86400, "y": 365 * 86400}
+
+
+def parse_bytes(text: str) -> int:
+    """``500M``, ``2.5 GiB``, ``1g``: powers of 1024. Raises UsageError."""
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,3})?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"{text!r} is no size; write it like 500M or 2G.")
+    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+
+
+def parse_age(text: str) -> timedelta:
+    """``12h``, ``30d``, ``2w``, ``6m`` (months of 30 days), ``1y``. Raises UsageError."""
+    match = re.fullmatch(r"\s*(\d{1,6})\s*([hdwmy])\s*", text, re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"{text!r} is no age; write it like 12h, 30d, 2w, 6m or 1y.")
+    return timedelta(seconds=int(match[1]) * _AGE_UNITS[match[2].lower()])
+
+
+def human_age(seconds: float) -> str:
+    """How long ago something was."""
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        n = int(seconds // size)
+        if n:
+            return f"{n} {unit}{'s' if n > 1 else ''} ago"
+    return "just now"
+
+
+def human_seconds(seconds: float) -> str:
+    """How long something will take."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

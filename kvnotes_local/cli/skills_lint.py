@@ -1,0 +1,72 @@
+"""``kvnotes skills lint``: what makes a skill read worse once it is spliced."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvnotes_local.cli.options import (
+    CacheDirOption,
+    ContextOption,
+    EngineOptions,
+    JsonOption,
+    KvType,
+    ModelOption,
+    QuietOption,
+    SkillsDirOption,
+    ThreadsOption,
+)
+from kvnotes_local.cli.output import Output
+from kvnotes_local.errors import KvnotesError
+
+
+def lint_skills(
+    names: Annotated[list[str] | None, typer.Argument(help="Skills to look at; default: all.")] = None,
+    model: ModelOption = None,
+    n_ctx: ContextOption = 0,
+    threads: ThreadsOption = 0,
+    skills_dir: SkillsDirOption = None,
+    cache_dir: CacheDirOption = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is any remark.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Say what makes skills splice badly, by line. With --model lengths are counted and compared with what was measured."""
+    from kvnotes_local.skills.library import SkillLibrary
+    from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
+
+    output = Output(as_json, quiet)
+    library = SkillLibrary.default(skills_dir or [])
+    skills = [library.get(name) for name in names or [skill.name for skill in library.skills]]
+    lengths: dict[str, int] = {}
+    limits = ModelLimits()
+    if model is not None:
+        from kvnotes_local.cli.session import cache_directory, open_session
+        from kvnotes_local.skills.compiler import DEFAULT_REPAIR
+        from kvnotes_local.skills.speeds import SpeedMemory
+
+        options = EngineOptions(model, KvType.F16, n_ctx, -1, threads, cache_dir)
+        with open_session(options, output, skills_dirs=skills_dir or []) as session:
+            info = session.engine.info
+            speed = SpeedMemory(cache_directory(options)).get(info.fingerprint)
+            if speed is None:
+                output.note(
+                    f"Not measured yet: from which length on splicing pays off on {info.name}. Compile a skill first."
+                )
+            limits = ModelLimits(info.n_ctx, info.n_swa, speed.pays_off_from(DEFAULT_REPAIR) if speed else None)
+            for skill in skills:
+                if skill.body.strip():
+                    lengths[skill.name] = len(session.compiler.turn(skill).tokens)
+    findings = [
+        *(finding for skill in skills for finding in lint(skill, n_tokens=lengths.get(skill.name), limits=limits)),
+        *lint_library(skills),
+    ]
+    for finding in findings:
+        place = f"{finding.skill}:{finding.line}" if finding.skill else "several skills"
+        output.text(f"{place}  {finding.code.value}  {finding.message}")
+    n = len(findings)
+    output.text(f"{len(skills)} skills, {n or 'no'} remark{'' if n == 1 else 's'}.")
+    output.document({"findings": findings, "n_skills": len(skills)})
+    if strict and findings:
+        raise KvnotesError(f"There are {n} remarks on the skills: see above.")

@@ -1,0 +1,59 @@
+"""``--watch``: compile again whenever a skill changes, until Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+
+from kvnotes_local.cli.batch_run import BatchRun, Wanted
+from kvnotes_local.cli.output import Output
+from kvnotes_local.errors import KvnotesError, SkillError
+from kvnotes_local.skills.skill_file import find_skill_file
+
+_LOOK_SECONDS = 1.0
+
+Signature = dict[str, tuple[int, int]]
+"""Modification time and size of every file that is watched, by path."""
+
+
+def watch_skills(run: BatchRun, output: Output) -> None:
+    """Look every second, and go through the batch again when something has changed. Returns on Ctrl-C.
+
+    The model is loaded for each run and not kept: a machine that is only watched over has its memory for itself.
+    """
+    known = watched_files(run.wanted)
+    output.note(f"Watching {len(known)} files; Ctrl-C ends.")
+    try:
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            now = watched_files(run.wanted)
+            if now == known:
+                continue
+            known = now
+            try:
+                run.go()
+            except SkillError as error:
+                output.note(str(error))  # half-written by an editor, or taken away: the next change may mend it
+            except KvnotesError as error:
+                output.note(str(error))
+                if str(error).startswith("Stopped."):
+                    return
+    except KeyboardInterrupt:
+        output.note("No longer watching.")
+
+
+def watched_files(wanted: Wanted) -> Signature:
+    """The SKILL.md of every skill that is wanted, and the references that go along."""
+    library = wanted.library()
+    signature: Signature = {}
+    for skill in library.skills:
+        if not wanted.everything and skill.name not in wanted.names:
+            continue
+        paths = [find_skill_file(skill.folder), *(skill.folder / reference for reference in wanted.references)]
+        for path in paths:
+            try:
+                status = path.stat() if path is not None else None
+            except OSError:
+                continue
+            if status is not None:
+                signature[str(path)] = (status.st_mtime_ns, status.st_size)
+    return signature

@@ -1,0 +1,118 @@
+"""What the library holds in compiled form, skill by skill, told without a model: from artifacts' headers and skills' texts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import version
+
+from kvnotes_local.engine.artifact_meta import ArtifactKind, ArtifactMeta, rows_version, text_sha256
+from kvnotes_local.errors import SkillError
+from kvnotes_local.skills.artifact_store import StoredArtifact
+from kvnotes_local.skills.library import SkillLibrary
+from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.verdicts import Outcome, Verdict
+
+
+class ArtifactState(StrEnum):
+    """COMPILED: as the skill is now. GATE_FAILED: so, too, but splicing it was measured to be worse than reading. STALE: made
+    from something else, see the reason. UNCHECKED: imported, waits for its model. DAMAGED: cannot be read."""
+
+    COMPILED = "compiled"
+    GATE_FAILED = "gate failed"
+    STALE = "stale"
+    UNCHECKED = "imported, not checked yet"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class ArtifactStatus:
+    """One artifact of a skill. ``reason``: why it is stale or damaged. ``values``: of the fields it was made with, where they
+    differ from the defaults. ``verdict``: the last one for this build of llama.cpp, the failed one where there are several."""
+
+    stored: StoredArtifact
+    state: ArtifactState
+    reason: str = ""
+    values: tuple[tuple[str, str], ...] = ()
+    verdict: Verdict | None = None
+
+
+def artifact_states(
+    library: SkillLibrary,
+    stored: Iterable[StoredArtifact],
+    waiting: Iterable[StoredArtifact] = (),
+    verdicts: Iterable[Verdict] = (),
+) -> dict[str, tuple[ArtifactStatus, ...]]:
+    """States of all artifacts by skill (references go with theirs), the current ones first. Skills without any are left out;
+    artifacts of skills that are gone are under their old names."""
+    installed = version("llama-cpp-python")
+    texts = _Texts(library)
+    known = {one.conditions.artifact_key: one for one in sorted(verdicts, key=_failed_last)}
+    found: dict[str, list[ArtifactStatus]] = defaultdict(list)
+    for one in stored:
+        if one.meta is None:
+            found[one.path.stem.rsplit("-", 1)[0]].append(ArtifactStatus(one, ArtifactState.DAMAGED, one.problem))
+            continue
+        reason, values = _staleness(one.meta, texts, installed)
+        verdict = known.get(one.meta.key)
+        failed = verdict is not None and verdict.outcome is Outcome.FAILED
+        state = ArtifactState.STALE if reason else ArtifactState.GATE_FAILED if failed else ArtifactState.COMPILED
+        found[one.meta.skill.partition("/")[0]].append(ArtifactStatus(one, state, reason, values, verdict))
+    for one in waiting:
+        if one.meta is not None:
+            name = one.meta.skill.partition("/")[0]
+            found[name].append(ArtifactStatus(one, ArtifactState.UNCHECKED, one.meta.origin))
+    order = list(ArtifactState)
+    return {name: tuple(sorted(all_, key=lambda one: order.index(one.state))) for name, all_ in found.items()}
+
+
+class _Texts:
+    """Skills by name, each read once; None for one that is gone or broken."""
+
+    def __init__(self, library: SkillLibrary) -> None:
+        self._library = library
+        self._known: dict[str, Skill | None] = {}
+
+    def get(self, name: str) -> Skill | None:
+        if name not in self._known:
+            try:
+                self._known[name] = self._library.get(name)
+            except SkillError:
+                self._known[name] = None
+        return self._known[name]
+
+
+def _staleness(meta: ArtifactMeta, texts: _Texts, installed: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Why an artifact is not used any more ("" if it is), and its field values that are not the defaults."""
+    skill = texts.get(meta.skill)
+    if skill is None:
+        return "the skill is gone", ()
+    values = {one.name: one.value for one in meta.fields}
+    changed = tuple((name, value) for name, value in values.items() if skill.fields.get(name) != value)
+    if text_sha256(skill.text(values)) != meta.skill_sha256:
+        return "the text has changed", ()
+    if not _same_llama_cpp(meta, installed):
+        return f"made by llama.cpp {meta.llama_cpp_version}, now {installed}", changed
+    return "", changed
+
+
+def _same_llama_cpp(meta: ArtifactMeta, installed: str) -> bool:
+    if meta.kind is ArtifactKind.STATE:
+        return meta.llama_cpp_version == installed
+    return rows_version(meta.llama_cpp_version) == rows_version(installed)
+
+
+def _failed_last(verdict: Verdict) -> tuple[bool, str]:
+    return verdict.outcome is Outcome.FAILED, verdict.created
+
+
+def models_of(states: Mapping[str, Sequence[ArtifactStatus]]) -> dict[str, str]:
+    """Fingerprints of the models that have artifacts, with their names."""
+    return {
+        one.stored.meta.model_fingerprint: one.stored.meta.model_name
+        for all_ in states.values()
+        for one in all_
+        if one.stored.meta is not None
+    }
