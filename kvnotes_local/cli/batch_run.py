@@ -110,7 +110,8 @@ class BatchRun:
         return {"artifacts": self.entries, "models": self.model_entries, "verdicts": self.verdict_entries}
 
     def go(self, *, force: bool = False, only_plan: bool = False) -> None:
-        """Plan and make. Failures of skills and models are noted and counted. Raises KvnotesError for what stops all."""
+        """Plan and make. Failures of skills and models are noted and counted. Raises KvnotesError for what stops all,
+        Cancelled with a message that says how to go on."""
         self.entries.clear()
         self.model_entries.clear()
         self.verdict_entries.clear()
@@ -133,7 +134,7 @@ class BatchRun:
                     with self._session(model) as session:
                         self._make(session, plan, force)
         except Cancelled as error:
-            raise KvnotesError(self._stopped()) from error
+            raise Cancelled(self._stopped()) from error
 
     def _session(self, model: str | None) -> Any:
         return open_session(
@@ -204,6 +205,7 @@ class BatchRun:
             )
 
     def _make(self, session: Session, plan: _ModelPlan, force: bool) -> None:
+        _heed_interrupt(session)
         missing = plan.missing
         if not missing:
             self._verify(session, plan)
@@ -212,6 +214,8 @@ class BatchRun:
         done: dict[str, int] = {}
 
         def advance(one: PlannedSkill, n_tokens: int) -> None:
+            if session.interrupted.is_set():
+                session.engine.cancel()  # Ctrl-C may have come just before the engine began, which forgets it
             done[one.skill.name] = n_tokens
             self.report.advance(plan.name, one.skill.name, n_tokens, one.n_tokens, sum(done.values()))
 
@@ -232,8 +236,10 @@ class BatchRun:
             )
         finally:
             self.report.end()
+        _heed_interrupt(session)
         self._sum_up(session, plan, cost, made)
         self._verify(session, plan)
+        _heed_interrupt(session)
 
     def _verify(self, session: Session, plan: _ModelPlan) -> None:
         """Measure what has no verdict yet, if that was asked for; a verdict is kept with the artifact's key."""
@@ -242,6 +248,7 @@ class BatchRun:
         from kvnotes_local.evaluation.verification import verify_skill
 
         for one in plan.planned:
+            _heed_interrupt(session)
             found = session.compiler.find(one.skill) if one.task is not None else None
             if found is None:
                 continue
@@ -329,3 +336,9 @@ class BatchRun:
     def _stopped(self) -> str:
         there = sum(entry["status"] != "failed" for entry in self.entries)
         return f"Stopped. {there} artifacts are there; run the same command again to make the rest."
+
+
+def _heed_interrupt(session: Session) -> None:
+    """Raise Cancelled where Ctrl-C came while there was nothing to stop."""
+    if session.interrupted.is_set():
+        raise Cancelled("Stopped.")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Session:
-    """A loaded model with what skills need. ``open_other``: another engine of the same model, with changed EngineParams."""
+    """A loaded model with what skills need. ``open_other``: another engine of the same model, with changed EngineParams.
+    ``interrupted``: set by Ctrl-C, also where there was nothing to stop at that moment."""
 
     engine: Engine
     library: SkillLibrary
@@ -39,6 +40,7 @@ class Session:
     store: ArtifactStore
     verdicts: VerdictStore
     open_other: Callable[..., AbstractContextManager[Engine]]
+    interrupted: threading.Event
 
     def compiler_for(self, store_type: StoreType) -> SkillCompiler:
         """A compiler whose artifacts are stored in another type."""
@@ -169,6 +171,7 @@ def open_session(
                 store=store,
                 verdicts=verdicts,
                 open_other=open_other,
+                interrupted=stop,
             )
         finally:
             engine.close()

@@ -22,7 +22,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.engine.store_type import StoreType
-from kvnotes_local.errors import KvnotesError, UsageError
+from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 
 GATE_FAILED = 3
 
@@ -78,6 +78,8 @@ def compile_skills(
     run = BatchRun(wanted, models, options, store, output, batch_report(progress, output), verify)
     try:
         run.go(force=force, only_plan=plan)
+    except Cancelled as error:
+        raise KvnotesError(str(error)) from error
     finally:
         output.document(run.document())
     if watch:

@@ -6,7 +6,7 @@ import time
 
 from kvnotes_local.cli.batch_run import BatchRun, Wanted
 from kvnotes_local.cli.output import Output
-from kvnotes_local.errors import KvnotesError, SkillError
+from kvnotes_local.errors import Cancelled, KvnotesError
 from kvnotes_local.skills.skill_file import find_skill_file
 
 _LOOK_SECONDS = 1.0
@@ -31,14 +31,13 @@ def watch_skills(run: BatchRun, output: Output) -> None:
             known = now
             try:
                 run.go()
-            except SkillError as error:
-                output.note(str(error))  # half-written by an editor, or taken away: the next change may mend it
+            except Cancelled:
+                break
             except KvnotesError as error:
-                output.note(str(error))
-                if str(error).startswith("Stopped."):
-                    return
+                output.note(str(error))  # a skill half-written by an editor, say: the next change may mend it
     except KeyboardInterrupt:
-        output.note("No longer watching.")
+        pass
+    output.note("No longer watching.")
 
 
 def watched_files(wanted: Wanted) -> Signature:

@@ -184,7 +184,7 @@ def meta_from_strings(strings: Mapping[str, str]) -> ArtifactMeta:
         llama_cpp_version=_string(strings, "llama_cpp_version"),
         created=_string(strings, "created"),
         fields=_fields(_json(strings, "fields")),
-        origin=strings.get("origin", ""),
+        origin=_string(strings, "origin"),
         kind=kind,
         layout=_layout_from_json(_json(strings, "layout")),
         format_version=version,

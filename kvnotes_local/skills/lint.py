@@ -72,7 +72,7 @@ _RULES = (
         _words(
             r"\b(?:conversation|chat|dialogue|messages?|history|context|prompt) (?:above|below)\b"
             r"|\b(?:above|preceding|following) (?:conversation|chat|dialogue|messages?|history|context|prompt)\b"
-            r"|\b(?:see|as|mentioned|described|listed|shown|discussed|stated|given|text|instructions?)"
+            r"|\b(?:see|as|mentioned|said|described|listed|shown|discussed|stated|given|text|instructions?)"
             r" (?:above|below)\b"
         ),
         "{!r} may mean something outside the skill, which is not known here; name the section",
