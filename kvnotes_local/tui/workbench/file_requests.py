@@ -35,7 +35,7 @@ class ListSkills(FileRequest):
 
     def run(self, desk: FileDesk) -> None:
         from kvnotes_local.engine.artifact_meta import text_sha256
-        from kvnotes_local.skills.lint import lint
+        from kvnotes_local.skills.lint import ModelLimits, lint
 
         library = desk.library()
         stored = [one for one in desk.artifacts.list() if one.meta is not None]
@@ -59,7 +59,8 @@ class ListSkills(FileRequest):
                 if one.meta is not None and one.meta.skill == skill.name
             )
             findings = tuple(
-                f"line {finding.line}: {finding.message}" for finding in lint(skill, n_ctx=self.n_ctx, n_swa=self.n_swa)
+                f"line {finding.line}: {finding.message}"
+                for finding in lint(skill, limits=ModelLimits(self.n_ctx or 0, self.n_swa or 0))
             )
             fields = tuple((name, default or "") for name, default in skill.fields.items())
             rows.append(SkillRow(skill.name, skill.description, skill.folder, skill.text(), fields, findings, compiled))
