@@ -72,3 +72,7 @@ class DiskFullError(ArtifactError):
 
 class UsageError(KvnotesError):
     """The request makes no sense as asked (exit code 2)."""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C where nothing has to be stopped first. No KeyboardInterrupt: of that typer makes exit code 130."""

@@ -88,7 +88,9 @@ class Run:
 def kvnotes(tmp_path: Path) -> Callable[..., Run]:
     """Runs ``kvnotes`` in a process and a home of its own: ``kvnotes("skills", "list", env={…})``."""
 
-    def run(*args: object, env: dict[str, str] | None = None, timeout: float = 300) -> Run:
+    def run(
+        *args: object, env: dict[str, str] | None = None, timeout: float = 300, module: str = "kvnotes_local.cli.main"
+    ) -> Run:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
         own = {
@@ -101,7 +103,7 @@ def kvnotes(tmp_path: Path) -> Callable[..., Run]:
         }
         keep = {key: value for key, value in os.environ.items() if not key.startswith(("KVNOTES", "HF_", "LLAMA_"))}
         done = subprocess.run(
-            [sys.executable, "-m", "kvnotes_local.cli.main", *map(str, args)],
+            [sys.executable, "-m", module, *map(str, args)],
             env={**keep, **own, **(env or {})},
             cwd=home,
             capture_output=True,

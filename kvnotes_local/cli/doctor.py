@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from dataclasses import dataclass
 
 import typer
@@ -58,24 +59,38 @@ def _build(options: EngineOptions) -> list[Check]:
     from importlib.metadata import PackageNotFoundError, version
 
     from kvnotes_local.cli.session import cache_directory
-    from kvnotes_local.engine.build_check import extra_buffers_safe
+    from kvnotes_local.engine.build_check import extra_buffers_safe, run_child
     from kvnotes_local.engine.model_scan import embedded_model, find_models
+    from kvnotes_local.engine.supervision import exit_cause
 
+    # In a child: a broken library may kill the process that loads it, and this one has to tell.
+    command = "from kvnotes_local.engine import native; print(native.system_info())"
+    tried = run_child([sys.executable, "-c", command])
+    said = tried.output.strip().splitlines()[-1:] or ["it said nothing"]
     try:
         release = version("llama-cpp-python")
-        from kvnotes_local.engine import native
-
-        description = native.system_info()
-    except (PackageNotFoundError, ImportError, OSError) as error:
-        return [
-            Check("llama.cpp", False, f"cannot be loaded: {error}", "pip install --force-reinstall llama-cpp-python")
-        ]
+    except PackageNotFoundError:
+        return [Check("llama.cpp", False, "llama-cpp-python is not installed", _reinstall())]
+    if tried.returncode != 0:
+        how = said[0] if tried.returncode == 1 else f"the process {exit_cause(tried.returncode)}"
+        return [Check("llama.cpp", False, f"cannot be loaded: {how}", _reinstall())]
+    description = said[0]
     checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {description}")]
     model = embedded_model() or next((found.path for found in find_models() if found.header), None)
     if model is not None:
         verdict = extra_buffers_safe(model, cache_directory(options))
         checks.append(Check("fast buffers", verdict.safe, verdict.reason, verdict.cure))
     return checks
+
+
+def _reinstall() -> str:
+    from kvnotes_local.engine.build_check import rebuild_command
+    from kvnotes_local.errors import EngineError
+
+    try:
+        return rebuild_command()
+    except EngineError:
+        return f"{sys.executable} -m pip install --force-reinstall kvnotes-local"
 
 
 def _models() -> Check:

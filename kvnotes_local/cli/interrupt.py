@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from kvnotes_local.errors import Interrupted
+
 
 @contextmanager
 def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
@@ -27,7 +29,7 @@ def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
         nonlocal count
         count += 1
         if count > 1:
-            raise KeyboardInterrupt
+            raise Interrupted
 
     def watch() -> None:
         while data := receive.recv(16):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 
 import typer
 
+from kvnotes_local.__main__ import interrupt
 from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
@@ -20,7 +22,7 @@ from kvnotes_local.cli.options import (
     SkillsDirOption,
     ThreadsOption,
 )
-from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
 
 app = typer.Typer(
     name="kvnotes",
@@ -59,6 +61,8 @@ def main(
         return
     from kvnotes_local.tui.launch import launch
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the event loop has its own way with it
+
     launch(
         EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir),
         skills_dirs=tuple(skills_dir or ()),
@@ -88,7 +92,7 @@ def run() -> None:
     except KvnotesError as error:
         sys.stderr.write(f"{safe_text(str(error))}\n")
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         sys.stderr.write("Stopped.\n")
         sys.exit(1)
     except BrokenPipeError:
@@ -98,4 +102,5 @@ def run() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
     run()

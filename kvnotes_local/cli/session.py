@@ -16,7 +16,7 @@ from kvnotes_local.engine.model_choice import resolve_model
 from kvnotes_local.engine.model_files import FoundModel
 from kvnotes_local.engine.model_scan import find_models
 from kvnotes_local.engine.store_type import StoreType
-from kvnotes_local.errors import Cancelled
+from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
@@ -67,13 +67,16 @@ def chosen_model(options: EngineOptions) -> FoundModel:
 
 
 def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine]:
-    """The engine in this process, or with ``--isolate`` the one in a process of its own."""
+    """The engine in this process, or with ``--isolate`` the one in a process of its own. Raises EngineError where llama.cpp
+    cannot be loaded."""
     if options.isolate:
         from kvnotes_local.engine.child_engine import ChildEngine
 
         return ChildEngine
-    from kvnotes_local.engine.llama_engine import LlamaEngine
-
+    try:
+        from kvnotes_local.engine.llama_engine import LlamaEngine
+    except (ImportError, OSError, RuntimeError) as error:  # what llama-cpp-python raises where its libraries are broken
+        raise EngineError(f"llama.cpp cannot be loaded: {error}. `kvnotes doctor` says what to do.") from error
     return LlamaEngine
 
 

@@ -30,7 +30,7 @@ from kvnotes_local.engine.messages import (
 )
 from kvnotes_local.engine.supervision import Death, Limits, exit_cause
 from kvnotes_local.engine.wire import WireError, from_wire
-from kvnotes_local.errors import EngineError, KvnotesError
+from kvnotes_local.errors import EngineError, Interrupted, KvnotesError
 
 Callback = Callable[..., None]
 
@@ -129,7 +129,7 @@ class EngineProcess:
         except WireError as error:
             self.kill(f"spoke in a way that is not understood ({error})")
             raise ProcessDied from error
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted):
             self.cancel()
             raise
         finally:
