@@ -17,6 +17,7 @@ from kvnotes_local.engine.wire import WireError, from_wire, to_wire
 PROTOCOL_VERSION = 1
 MAX_JSON_BYTES = 1 << 28
 MAX_RAW_BYTES = 1 << 33
+_PIECE_BYTES = 1 << 20
 _HEAD = struct.Struct("<IQ")
 
 
@@ -113,17 +114,17 @@ class FrameReader:
         return Frame(from_wire(Message, data[0], raw), data[1], raw)
 
     def _read(self, n: int) -> memoryview | None:
-        buffer = bytearray(n)
-        view, at = memoryview(buffer), 0
-        while at < n:
+        """Exactly ``n`` bytes; memory is taken as they come, not for what the head merely claims."""
+        buffer = bytearray()
+        while len(buffer) < n:
             try:
-                got = self._file.readinto(view[at:])  # type: ignore[attr-defined]
+                piece = self._file.read(min(n - len(buffer), _PIECE_BYTES))
             except (OSError, ValueError):
                 return None  # closed under our hands
-            if not got:
+            if not piece:
                 return None
-            at += got
-        return view
+            buffer += piece
+        return memoryview(buffer)
 
 
 class FrameWriter:

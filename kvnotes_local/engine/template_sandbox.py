@@ -1,8 +1,14 @@
-"""Rendering chat templates that came with downloaded models: jinja2's sandbox, with limits on time and output."""
+"""Rendering chat templates that came with downloaded models: jinja2's sandbox, with limits on time, output and memory.
+
+The time limit works between two lines of Python. What one line can do in C, such as multiplying a text by 10**10, is refused
+by looking at what goes in.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import sys
 import threading
 import time
@@ -13,11 +19,13 @@ from types import FrameType
 from typing import Any
 
 import jinja2
+import psutil
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_TEMPLATE_CHARS = 256 * 1024
 MAX_OUTPUT_CHARS = 4 * 1024 * 1024
 MAX_SECONDS = 2.0
+MAX_GROWTH_BYTES = 256 << 20
 
 
 class TemplateError(ValueError):
@@ -57,12 +65,10 @@ def render_template(
     def refuse(message: str) -> str:
         raise TemplateError(str(message))
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _to_json
     environment.globals.update(
-        raise_exception=refuse, strftime_now=lambda pattern: (now or datetime.now()).strftime(pattern)
+        raise_exception=refuse, strftime_now=lambda pattern: (now or datetime.now()).strftime(str(pattern)[:200])
     )
     variables: dict[str, Any] = {
         "messages": [{"role": message.role, "content": message.content} for message in messages],
@@ -95,8 +101,93 @@ def render_template(
         ValueError,
         AttributeError,
         RecursionError,
+        MemoryError,
     ) as error:
         raise TemplateError(f"the chat template failed: {error}") from error
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """jinja2's sandbox, in which no single operation makes something huge."""
+
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.filters = {name: self._bounded(name, function) for name, function in self.filters.items()}
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        _check_size(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(obj, "__wrapped__", obj)  # jinja2 wraps str.format
+        text = getattr(method, "__self__", None)
+        if isinstance(text, str):
+            _check_text_method(getattr(method, "__name__", ""), text, args)
+        return super().call(context, obj, *args, **kwargs)
+
+    @staticmethod
+    def _bounded(name: str, function: Any) -> Any:
+        """A filter whose numbers and texts are looked at first."""
+
+        @functools.wraps(function)
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            values = [*args, *kwargs.values()]
+            if name in {"replace", "wordwrap", "indent", "center", "format", "join"}:
+                text = next((str(value) for value in values if isinstance(value, str)), "")
+                _check_text_method(name, text, [value for value in values if value is not text])
+            return function(*args, **kwargs)
+
+        return bounded
+
+
+def _check_size(operator: str, left: Any, right: Any) -> None:
+    """Raise TemplateError where an operation would make something larger than any template needs."""
+    if operator == "%" and isinstance(left, str):
+        _check_widths(left)
+    elif operator == "**" and (not _is_small(left, 1 << 32) or not _is_small(right, 64)):
+        raise TemplateError("the chat template computes a power that is too large")
+    elif operator in {"*", "+"}:
+        sizes = [_size(value) for value in (left, right)]
+        total = sum(sizes) if operator == "+" else max(sizes) * max(0, *(v for v in (left, right) if type(v) is int), 0)
+        if max(sizes) and total > MAX_OUTPUT_CHARS:
+            raise TemplateError(f"the chat template makes a text of more than {MAX_OUTPUT_CHARS:,} characters")
+        if not all(_is_small(value, 1 << 4096) for value in (left, right)):
+            raise TemplateError("the chat template computes a number that is too large")
+
+
+def _check_text_method(name: str, text: str, values: Sequence[Any]) -> None:
+    """The same for methods of texts and for filters."""
+    if any(not _is_small(value, MAX_OUTPUT_CHARS) for value in values):
+        raise TemplateError(f"the chat template asks {name} for too much")
+    if name in {"format", "format_map"}:
+        _check_widths(text)
+    texts = [value for value in values if isinstance(value, str)]
+    if name in {"replace", "translate", "wordwrap", "indent"} and len(text) * max(map(len, texts), default=0) > (
+        MAX_OUTPUT_CHARS
+    ):
+        raise TemplateError(f"the chat template asks {name} for too much")
+    if name == "join":
+        items = next((value for value in values if isinstance(value, (list, tuple))), ())
+        if len(items) * len(text) > MAX_OUTPUT_CHARS:
+            raise TemplateError("the chat template joins too much")
+
+
+def _check_widths(pattern: str) -> None:
+    if _WIDE.search(pattern):
+        raise TemplateError("the chat template formats something too wide")
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, (str, list, tuple)) else 0
+
+
+def _is_small(value: Any, limit: int) -> bool:
+    return not isinstance(value, (int, float)) or abs(value) <= limit
+
+
+_WIDE = re.compile(r"%(\(\w*\))?[-+ #0]*(\*|\d{5,}|\d*\.(\*|\d{5,}))|\{[^{}]*:[^{}]*(\d{5,}|\{)")
+"""A width or precision of five digits, or one that comes from an argument; of both kinds of format."""
 
 
 def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False, **_: object) -> str:
@@ -105,9 +196,13 @@ def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = Fals
 
 
 class _TimeLimit:
-    """Raises inside the current thread once the time is over, also in a loop that never yields output."""
+    """Raises inside the current thread once the time is over, also in a loop that never yields output, or once the process has
+    grown too much."""
 
     def __init__(self, seconds: float) -> None:
+        self._process = psutil.Process()
+        self._most_bytes = self._process.memory_info().rss + MAX_GROWTH_BYTES
+        self._events = 0
         self._deadline = time.monotonic() + seconds
         self._thread = threading.get_ident()
         self._before: Any = None
@@ -122,4 +217,7 @@ class _TimeLimit:
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         if time.monotonic() > self._deadline:
             raise _Deadline
+        self._events += 1
+        if self._events % 4 == 0 and self._process.memory_info().rss > self._most_bytes:
+            raise TemplateError("the chat template takes too much memory")
         return self._trace

@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.segment_rows import COLUMNS, segment_from_row, segment_to_row
 from kvnotes_local.paths import ensure_private
+
+LAST_MOMENT = 253402300800.0
+"""The year 10000, in seconds since the epoch: no calendar goes further."""
 
 
 class ChatStoreError(KvnotesError):
@@ -195,8 +199,8 @@ class ChatStore:
         try:
             segments = tuple(segment_from_row(row) for row in rows)
             return Chat(summary, segments, ChatParams.from_json(params), last)
-        except (ValueError, TypeError, KeyError) as error:
-            raise ChatStoreError(f"The chat {summary.id} in {self.path} is damaged ({error}).") from error
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise ChatStoreError(f"The chat {summary.id} in {self.path} is damaged ({str(error)[:200]}).") from error
 
     def find(self, chat: str) -> ChatSummary:
         """The chat with this id, or whose id begins so."""
@@ -293,7 +297,7 @@ class ChatStore:
                 "GROUP BY chats.id ORDER BY updated DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
-        return tuple(ChatSummary(*row) for row in rows)
+        return tuple(_summary(row) for row in rows)
 
     def _upgrade(self) -> None:
         """Apply the numbered schema files that this database has not seen."""
@@ -354,10 +358,35 @@ def _explained(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         hint = "Free some disk space." if "full" in str(error) else "Check the disk and who else uses the file."
         raise ChatStoreError(f"The chats in {path} cannot be used: {error}. {hint}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise ChatStoreError(
             f"{path} is damaged or no database of chats: {error}. Move it away to start anew."
         ) from error
+
+
+def _summary(row: tuple[Any, ...]) -> ChatSummary:
+    """A row as it should be. What is of a wrong type is shown as nothing, so that the other chats can be listed."""
+    chat, title, created, updated, name, fingerprint, parent, *counts = row
+
+    def text(value: object) -> str:
+        return value if isinstance(value, str) else ""
+
+    def moment(value: object) -> float:
+        return float(value) if isinstance(value, (int, float)) and 0 <= value < LAST_MOMENT else 0.0
+
+    def count(value: object) -> int:
+        return value if isinstance(value, int) else 0
+
+    return ChatSummary(
+        text(chat),
+        text(title),
+        moment(created),
+        moment(updated),
+        text(name),
+        text(fingerprint),
+        text(parent) or None,
+        *map(count, counts),
+    )
 
 
 def _title(text: str) -> str:
