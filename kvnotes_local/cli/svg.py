@@ -107,7 +107,7 @@ def _document(width: float, height: float, title: str, body: Sequence[str], font
     name = safe_line(title)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" '
-        f'role="img" aria-label={quoteattr(name)} {font}>\n'
+        f'xml:space="preserve" role="img" aria-label={quoteattr(name)} {font}>\n'
         f'<rect width="{width:g}" height="{height:g}" fill="white"/>\n'
         f'<text x="16" y="22" font-weight="bold">{escape(name)}</text>\n' + "\n".join(body) + "\n</svg>\n"
     )

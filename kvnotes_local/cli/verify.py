@@ -28,7 +28,7 @@ from kvnotes_local.errors import UsageError
 if TYPE_CHECKING:
     from kvnotes_local.evaluation.gate import GateResult, Trial
 
-DEFAULT_SKILL = "refund-policy"
+DEFAULT_SKILL = "night-clerk"
 GATE_FAILED = 3
 
 

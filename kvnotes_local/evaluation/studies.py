@@ -62,7 +62,7 @@ def lead_ways(engine: Engine, skill: CompiledSkill, folder: Path) -> Ways:
     singles = {f"lead: {lead.name}": (lead_tokens(turns, lead),) for lead in LEADS}
     all_leads = tuple(leads[0] for leads in singles.values())
     variants = {
-        "bare (BOS only)": (turns.begin() or header_tokens(turns),),
+        "bare": (turns.begin(),),
         "lead: header": (header_tokens(turns),),
         **singles,
         f"mean of {len(all_leads)}": all_leads,
