@@ -25,7 +25,7 @@ from kvnotes_local.evaluation.fidelity import (
 from kvnotes_local.evaluation.questions import Context, Question
 from kvnotes_local.evaluation.statistics import Estimate, estimate
 from kvnotes_local.skills.compiler import CompiledSkill
-from kvnotes_local.skills.leads import LEADS, header_tokens, lead_tokens
+from kvnotes_local.skills.leads import LEADS, Lead, header_tokens, lead_tokens
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Study:
     rows: tuple[WayRow, ...]
 
 
-Ways = dict[str, Callable[[Context], Sequence[Part]]]
+Way = Callable[[Context], Sequence[Part]]
+Ways = dict[str, Way]
 
 
 def lead_ways(engine: Engine, skill: CompiledSkill, folder: Path) -> Ways:
@@ -71,6 +72,7 @@ def lead_ways(engine: Engine, skill: CompiledSkill, folder: Path) -> Ways:
     for number, (name, leads) in enumerate(variants.items()):
         path = _compile(engine, skill, leads, folder / f"{number}.safetensors")
         ways[name] = _splicing(path, skill.n_tokens)
+    ways["lead: all of them in a row"], ways["lead: as long as the chat"] = _long_leads(engine, skill, turns, folder)
     ways["keys not turned"] = _unturned(skill, folder)
     ways["without the skill"] = lambda context: ()
     return ways
@@ -139,7 +141,7 @@ def _row(way: str, fidelity: Fidelity, base: Fidelity | None) -> WayRow:
     )
 
 
-def _splicing(path: Path, n_tokens: int) -> Callable[[Context], Sequence[Part]]:
+def _splicing(path: Path, n_tokens: int) -> Way:
     return lambda context: [Splice(path, 0, n_tokens)]
 
 
@@ -149,7 +151,24 @@ def _compile(engine: Engine, skill: CompiledSkill, leads: tuple[tuple[int, ...],
     return path
 
 
-def _unturned(skill: CompiledSkill, folder: Path) -> Callable[[Context], Sequence[Part]]:
+def _long_leads(engine: Engine, skill: CompiledSkill, turns: TurnTokenizer, folder: Path) -> tuple[Way, Way]:
+    """One lead that is all exchanges of all leads, and one of as many of them as come nearest to the length of each chat."""
+    exchanges = [exchange for lead in LEADS for exchange in lead.exchanges]
+    leads = [lead_tokens(turns, Lead("", tuple(exchanges[:n]))) for n in range(len(exchanges) + 1)]
+
+    def of(n: int) -> Sequence[Part]:
+        path = folder / f"exchanges-{n}.safetensors"
+        if not path.exists():
+            _compile(engine, skill, (leads[n],), path)
+        return [Splice(path, 0, skill.n_tokens)]
+
+    def matched(context: Context) -> Sequence[Part]:
+        return of(min(range(len(leads)), key=lambda n: abs(len(leads[n]) - len(context.tokens))))
+
+    return lambda context: of(len(exchanges)), matched
+
+
+def _unturned(skill: CompiledSkill, folder: Path) -> Way:
     """Positions of the artifact are relabelled as those where the rows will stand, so that nothing turns them."""
 
     def parts(context: Context) -> Sequence[Part]:
