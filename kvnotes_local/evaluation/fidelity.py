@@ -5,8 +5,8 @@ Recompute reads context, skills and question as a chat would; its own greedy ans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Decode, Engine, Part, Splice
-from kvnotes_local.evaluation.answering import Answer, answer, built
+from kvnotes_local.evaluation.answering import Answer, answer, built, forked
 from kvnotes_local.evaluation.logits import Closeness, compare_rows
 from kvnotes_local.evaluation.questions import Context, Question, ask_tokens
 from kvnotes_local.kv.layout import GGMLType
@@ -23,6 +23,9 @@ from kvnotes_local.skills.compiler import CompiledSkill
 DEFAULT_POSITIONS = 32
 SPLIT_TOKENS = 100
 """Length of the batches in which the noise floor is read; odd on purpose, so that no kernel sees the same shapes."""
+
+Bases = Mapping[str, int]
+"""Sequence that holds each context, by the context's name."""
 
 OtherEngine = Callable[..., AbstractContextManager[Engine]]
 """Opens another engine of the same model; takes changes of EngineParams by name."""
@@ -166,9 +169,18 @@ def splicing(skills: Iterable[CompiledSkill], repair: int) -> list[Part]:
     return parts
 
 
-def measure_splice(engine: Engine, reference: Recompute, repair: int, *, step: Step = lambda what: None) -> Fidelity:
-    """The skills spliced with ``repair`` seam tokens, against recompute."""
-    return measure_plan(engine, reference, lambda context: splicing(reference.skills, repair), step=step)
+@contextmanager
+def contexts_read(engine: Engine, contexts: Sequence[Context]) -> Iterator[Bases]:
+    """The contexts in sequences of their own, to be forked by everything that is measured behind them."""
+    with ExitStack() as stack:
+        yield {context.name: stack.enter_context(built(engine, [Decode(context.tokens)])) for context in contexts}
+
+
+def measure_splice(
+    engine: Engine, reference: Recompute, repair: int, *, bases: Bases | None = None, step: Step = lambda what: None
+) -> Fidelity:
+    """The skills spliced with ``repair`` seam tokens, against recompute. ``bases``: see ``contexts_read``."""
+    return measure_plan(engine, reference, lambda context: splicing(reference.skills, repair), bases=bases, step=step)
 
 
 def measure_plan(
@@ -176,12 +188,15 @@ def measure_plan(
     reference: Recompute,
     parts_behind: Callable[[Context], Sequence[Part]],
     *,
+    bases: Bases | None = None,
     step: Step = lambda what: None,
 ) -> Fidelity:
     """Whatever a plan puts behind each context, against recompute. The context itself is read as recompute reads it."""
 
-    def make(context: Context) -> list[Part]:
-        return [Decode(context.tokens), *parts_behind(context)]
+    def make(context: Context) -> AbstractContextManager[int]:
+        if bases is not None:
+            return forked(engine, bases[context.name], parts_behind(context))
+        return built(engine, [Decode(context.tokens), *parts_behind(context)])
 
     return _measure(engine, reference, make, step, "splicing behind")
 
@@ -191,12 +206,10 @@ def measure_noise(
 ) -> NoiseFloor:
     """The noise floor, from the first source that moves anything. ``other`` None: only another batch split is tried."""
 
-    def in_pieces(context: Context) -> list[Part]:
+    def in_pieces(context: Context) -> AbstractContextManager[int]:
         tokens = context.tokens + tuple(token for skill in reference.skills for token in skill.turn.tokens)
-        return [Decode(tokens[at : at + SPLIT_TOKENS]) for at in range(0, len(tokens), SPLIT_TOKENS)]
-
-    def as_before(context: Context) -> list[Part]:
-        return [Decode(context.tokens), *reading(reference.skills)]
+        pieces = [Decode(tokens[at : at + SPLIT_TOKENS]) for at in range(0, len(tokens), SPLIT_TOKENS)]
+        return built(engine, pieces)
 
     floor = NoiseFloor(
         NoiseSource.BATCH_SPLIT, _measure(engine, reference, in_pieces, step, "reading again in other batches:")
@@ -206,6 +219,10 @@ def measure_noise(
     for source, changes in _other_engines(engine):
         with ExitStack() as stack:
             second = stack.enter_context(other(**changes))
+
+            def as_before(context: Context, second: Engine = second) -> AbstractContextManager[int]:
+                return built(second, [Decode(context.tokens), *reading(reference.skills)])
+
             floor = NoiseFloor(source, _measure(second, reference, as_before, step, f"reading again, {source}:"))
         if floor.fidelity.moved:
             break
@@ -223,12 +240,16 @@ def _other_engines(engine: Engine) -> list[tuple[NoiseSource, dict[str, object]]
 
 
 def _measure(
-    engine: Engine, reference: Recompute, make: Callable[[Context], Sequence[Part]], step: Step, what: str
+    engine: Engine,
+    reference: Recompute,
+    make: Callable[[Context], AbstractContextManager[int]],
+    step: Step,
+    what: str,
 ) -> Fidelity:
     answers, decisions = [], []
     for context in reference.contexts:
         step(f"{what} {context.name}")
-        with built(engine, make(context)) as seq:
+        with make(context) as seq:
             for one in reference.asked:
                 if one.context is not context:
                     continue

@@ -21,6 +21,7 @@ from kvnotes_local.evaluation.fidelity import (
     OtherEngine,
     Recompute,
     Step,
+    contexts_read,
     measure_noise,
     measure_splice,
     recompute,
@@ -114,16 +115,16 @@ def try_seams(
     """Try seams from the shortest on until one passes."""
     trials: list[Trial] = []
     longest = max(skill.n_tokens for skill in reference.skills)
-    for repair in sorted({min(seam, longest) for seam in seams}):
-        fidelity = measure_splice(
-            engine,
-            reference,
-            repair,
-            step=lambda what, repair=repair: step(f"{what}, seam of {repair}"),  # type: ignore[misc]
-        )
-        trials.append(Trial(repair, fidelity, tuple(failures(fidelity, noise.fidelity))))
-        if trials[-1].passed:
-            break
+    with contexts_read(engine, reference.contexts) as bases:
+        for repair in sorted({min(seam, longest) for seam in seams}):
+
+            def tell(what: str, repair: int = repair) -> None:
+                step(f"{what}, seam of {repair}")
+
+            fidelity = measure_splice(engine, reference, repair, bases=bases, step=tell)
+            trials.append(Trial(repair, fidelity, tuple(failures(fidelity, noise.fidelity))))
+            if trials[-1].passed:
+                break
     return GateResult(reference.skills, noise, tuple(trials))
 
 

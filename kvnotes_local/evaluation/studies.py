@@ -17,6 +17,7 @@ from kvnotes_local.evaluation.fidelity import (
     OtherEngine,
     Recompute,
     Step,
+    contexts_read,
     measure_noise,
     measure_plan,
     measure_splice,
@@ -93,12 +94,15 @@ def study_skill(
     """Every seam of the skill's own artifact and every other way, compared with the artifact without a seam."""
     reference = recompute(engine, [skill], contexts, questions, n_positions=n_positions, step=step)
     noise = measure_noise(engine, reference, other, step=step)
-    plain = measure_splice(engine, reference, 0, step=step)
-    rows = [_row("artifact, seam of 0", plain, None)]
-    for seam in seams:
-        if 0 < seam < skill.n_tokens:
-            rows.append(_row(f"artifact, seam of {seam}", measure_splice(engine, reference, seam, step=step), plain))
-    rows += [_row(name, measure_plan(engine, reference, way, step=step), plain) for name, way in ways.items()]
+    with contexts_read(engine, contexts) as bases:
+        plain = measure_splice(engine, reference, 0, bases=bases, step=step)
+        rows = [_row("artifact, seam of 0", plain, None)]
+        for seam in seams:
+            if 0 < seam < skill.n_tokens:
+                measured = measure_splice(engine, reference, seam, bases=bases, step=step)
+                rows.append(_row(f"artifact, seam of {seam}", measured, plain))
+        for name, way in ways.items():
+            rows.append(_row(name, measure_plan(engine, reference, way, bases=bases, step=step), plain))
     return Study(
         skill.skill.name, skill.n_tokens, noise.source.value, _row("noise floor", noise.fidelity, None), tuple(rows)
     )

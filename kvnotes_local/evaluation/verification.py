@@ -42,6 +42,8 @@ def verify_skill(
 ) -> GateResult:
     """Compile a skill if need be, measure it, and keep the verdict in ``verdicts``, which the compiler then heeds.
 
+    Nothing is kept where only seams that were asked for were tried and failed: another one might pass.
+
     ``other``: for the noise floor of KV types where another batch split moves nothing. Raises SkillError, ArtifactError,
     EngineError, Cancelled, and KvnotesError for models that do not splice.
     """
@@ -59,7 +61,7 @@ def verify_skill(
         n_positions=effort.n_positions,
         step=step,
     )
-    if verdicts is not None:
+    if verdicts is not None and (result.passed or effort.seams is None):
         verdicts.put(result.verdict(engine.info))
     return result
 

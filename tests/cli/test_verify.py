@@ -51,7 +51,7 @@ def test_a_gate_that_does_not_hold_is_exit_code_3_and_the_skill_is_read(
     kvnotes: Kvnotes, arguments: list[object], zoo_directory: Path
 ) -> None:
     deep = ["--model", deep_model(zoo_directory), *arguments[2:]]
-    run = kvnotes("verify", "lamp", *deep, "--repair", 0, "--json")
+    run = kvnotes("verify", "lamp", *deep, "--json")
     assert run.code == 3, run.err
     assert json.loads(run.out)["results"][0]["verdict"] == "failed"
     how = [*deep[:2], "--threads", 1, "--n-ctx", 4096, *deep[-2:], "--max-tokens", 1, "--json"]

@@ -197,6 +197,19 @@ def test_a_skill_that_failed_is_read_and_the_user_is_told(
     assert "lamp" in chat.notices[0]
 
 
+def test_a_seam_that_was_asked_for_and_failed_is_no_verdict(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine()
+    chat = Chat(engine, tmp_path)
+    with monkeypatch.context() as patch:
+        wrong_rotation(engine, patch)
+        effort = Effort(contexts(engine)[:1], seams=(0,), n_positions=8)
+        skill = chat.library.get("lamp")
+        assert not verify_skill(engine, chat.compiler, skill, chat.verdicts, effort=effort).passed
+    assert chat.compiler.verdict(skill) is None
+
+
 @pytest.mark.parametrize("overrule", [{"repair": 2}, {"heed_verdict": False}])
 def test_the_user_overrules_a_verdict(
     open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrule: dict[str, object]
