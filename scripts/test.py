@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Sets the checkout up as run.py does, with the tools for development, then runs its tests from its top folder.
 
-usage: python3 scripts/test.py [--lint] [--backend auto|cpu|cuda|metal|vulkan] [pytest arguments…]
+usage: python3 scripts/test.py [--lint] [--backend NAME] [pytest arguments...]
 
-With --lint, ruff, mypy and import-linter run first; all of them run, whatever fails.
+  --lint           run ruff, mypy and import-linter first; all of them run, whatever fails
+  --backend NAME   what llama.cpp is built for: auto, cpu, cuda, metal or vulkan; without it as in run.py
+
+All other arguments go to pytest. Its own options: .venv/bin/python -m pytest --help
 """
 
 import sys
@@ -14,9 +17,14 @@ def main():
     if sys.version_info < (3, 11):  # noqa: UP036 - this is what tells people so
         sys.exit(f"kvnotes needs Python 3.11 or newer, and this is {sys.version.split()[0]}: start it with a newer one")
     sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import _processes
     import _setup
+    import _venv
 
     backend, arguments = _setup.take_backend(sys.argv[1:])
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     python = _setup.prepare(backend, dev=True)
     linters = []
     if "--lint" in arguments:
@@ -25,9 +33,9 @@ def main():
             [python, "-m", "ruff", "check", "."],
             [python, "-m", "ruff", "format", "--check", "."],
             [python, "-m", "mypy"],
-            _setup.script_command(python, "lint-imports"),
+            _venv.script_command(python, "lint-imports"),
         ]
-    return _setup.run_all(linters, [python, "-m", "pytest", *arguments])
+    return _processes.run_all(linters, [python, "-m", "pytest", *arguments], _venv.ROOT)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import shlex
@@ -11,9 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +21,17 @@ from kvnotes_local.paths import Paths, ensure_private
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals and executable scripts")
+
+
+def load(name: str) -> Any:
+    """A module that run.py and test.py share. scripts/ is on the path meanwhile only, as its test.py hides Python's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        return importlib.import_module(name)
+
+
+_setup, _llama_build, _processes, _venv = map(load, ("_setup", "_llama_build", "_processes", "_venv"))
+
 
 # A build backend that packs one module; the module of the stub llama.cpp tells what it was built with.
 BACKEND = """
@@ -121,7 +130,7 @@ class Checkout:
         command = self.command(script, *arguments)
         environment = self.environment(**env)
         return subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
 
     def start(self, script: str, **env: str) -> subprocess.Popen[str]:
@@ -147,26 +156,6 @@ class Checkout:
         return (self.root / ".venv" / "setup.log").read_text()
 
 
-def load_setup(root: Path) -> Any:
-    """The module _setup of a checkout, which works on that checkout."""
-    spec = importlib.util.spec_from_file_location(f"_setup_of_{abs(hash(root))}", root / "scripts" / "_setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def setup_module_of_project() -> Any:
-    return load_setup(SCRIPTS.parent)
-
-
-@pytest.fixture
-def setup(setup_module_of_project: Any) -> Any:
-    return setup_module_of_project
-
-
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, subprocess.CompletedProcess[str]]:
     """A checkout in a folder with spaces, and how its first start went."""
@@ -176,9 +165,8 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, subpr
 
 
 @pytest.fixture
-def checkout(first_run: tuple[Checkout, subprocess.CompletedProcess[str]]) -> Iterator[Checkout]:
-    yield first_run[0]
-    shutil.copyfile(SCRIPTS / "_setup.py", first_run[0].root / "scripts" / "_setup.py")
+def checkout(first_run: tuple[Checkout, subprocess.CompletedProcess[str]]) -> Checkout:
+    return first_run[0]
 
 
 # --- starting the program ---------------------------------------------------------------------------------------------
@@ -221,6 +209,33 @@ def test_unknown_backend_is_a_usage_error(checkout: Checkout) -> None:
     assert "auto, cpu, cuda, metal, vulkan" in run.stderr
 
 
+@pytest.mark.parametrize(("script", "options"), [("run.py", ["--backend"]), ("test.py", ["--backend", "--lint"])])
+@pytest.mark.parametrize("asked", [["--help"], ["-h"], ["--backend", "cpu", "--help"]])
+def test_help_tells_a_scripts_options_at_once_and_sets_nothing_up(
+    tmp_path: Path, script: str, options: list[str], asked: list[str]
+) -> None:
+    checkout = Checkout(tmp_path / "checkout", tmp_path / "packages")
+    run = checkout.run(script, *asked, PYTHONIOENCODING="ascii")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert f"usage: python3 scripts/{script}" in run.stdout
+    assert all(word in run.stdout for word in (*options, *_setup.BACKENDS))
+    assert not (checkout.root / ".venv").exists()
+
+
+def test_help_of_the_program_follows_once_it_is_set_up(checkout: Checkout) -> None:
+    assert checkout.run("run.py").returncode == 7
+    checkout.builds()
+    for asked in (["--help"], ["--backend", "cuda", "--help"]):
+        run = checkout.run("run.py", *asked)
+        assert (run.returncode, run.stderr) == (7, "")
+        ours, _, theirs = run.stdout.rpartition("\n\n")
+        assert "--backend" in ours
+        assert json.loads(theirs)["args"] == ["--help"]
+    of_a_command = checkout.run("run.py", "ask", "--help")
+    assert json.loads(of_a_command.stdout)["args"] == ["ask", "--help"]
+    assert checkout.builds() == []
+
+
 # --- backends ---------------------------------------------------------------------------------------------------------
 
 
@@ -242,42 +257,44 @@ def make_tool(folder: Path, name: str, text: str) -> None:
 
 
 @posix_only
-def test_tools_and_devices_are_found_on_the_path(setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_and_devices_are_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("VULKAN_SDK", str(tmp_path / "sdk"))
     make_tool(tmp_path / "bin", "nvidia-smi", "GPU 0: some card")
     make_tool(tmp_path / "bin", "nvcc", "")
     make_tool(tmp_path / "sdk/bin", "glslc", "")
-    facts = setup.gather_facts()
+    facts = _llama_build.gather_facts()
     assert facts.nvcc == str(tmp_path / "bin/nvcc")
     assert facts.glslc == str(tmp_path / "sdk/bin/glslc")
     assert facts.nvidia_device
     make_tool(tmp_path / "bin", "vulkaninfo", "deviceType = PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU")
-    assert setup.tool_prints("vulkaninfo", "--summary", "_GPU")
+    assert _llama_build.tool_prints("vulkaninfo", "--summary", "_GPU")
     make_tool(tmp_path / "bin", "vulkaninfo", "deviceType = PHYSICAL_DEVICE_TYPE_CPU")
-    assert not setup.tool_prints("vulkaninfo", "--summary", "_GPU")
+    assert not _llama_build.tool_prints("vulkaninfo", "--summary", "_GPU")
 
 
 @pytest.mark.parametrize(("asked", "built"), [(None, ["cuda", "cpu"]), ("auto", ["cuda", "cpu"]), ("cuda", ["cuda"])])
 def test_gpu_that_was_only_detected_gives_way_to_the_cpu_when_its_build_fails(
-    setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, built: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, built: list[str]
 ) -> None:
     tried = []
 
     def build(_: str, plan: Any) -> None:
         tried.append(plan.backend)
         if plan.backend != "cpu":
-            raise setup.SetupError("no such build")
+            raise _venv.SetupError("no such build")
 
-    monkeypatch.setattr(setup, "BUILD_RECORD", tmp_path / "none")
-    monkeypatch.setattr(setup, "gather_facts", lambda: setup.Facts("Linux", "x86_64", "nvcc", nvidia_device=True))
-    monkeypatch.setattr(setup, "build_llama", build)
+    monkeypatch.setattr(_llama_build, "BUILD_RECORD", tmp_path / "none")
+    monkeypatch.setattr(
+        _llama_build, "gather_facts", lambda: _llama_build.Facts("Linux", "x86_64", "nvcc", nvidia_device=True)
+    )
+    monkeypatch.setattr(_llama_build, "build_llama", build)
     monkeypatch.delenv("CMAKE_ARGS", raising=False)
     if asked == "cuda":
-        with pytest.raises(setup.SetupError, match=r"no such build\n.*--backend cpu"):
-            setup.install_llama("llama-cpp-python==1", asked)
+        with pytest.raises(_venv.SetupError, match=r"no such build\n.*--backend cpu"):
+            _llama_build.install_llama("llama-cpp-python==1", asked)
     else:
-        assert setup.install_llama("llama-cpp-python==1", asked).backend == "cpu"
+        assert _llama_build.install_llama("llama-cpp-python==1", asked).backend == "cpu"
     assert tried == built
 
 
@@ -294,8 +311,10 @@ def test_gpu_that_was_only_detected_gives_way_to_the_cpu_when_its_build_fails(
         ({"vulkan_device": True}, "cpu", "no glslc"),
     ],
 )
-def test_choice_of_backend_and_its_reason(setup: Any, facts: dict[str, Any], backend: str, why: str) -> None:
-    chosen, reason = setup.choose_backend(setup.Facts(**{"system": "Linux", "machine": "x86_64", **facts}))
+def test_choice_of_backend_and_its_reason(facts: dict[str, Any], backend: str, why: str) -> None:
+    chosen, reason = _llama_build.choose_backend(
+        _llama_build.Facts(**{"system": "Linux", "machine": "x86_64", **facts})
+    )
     assert chosen == backend
     assert why in reason
 
@@ -311,25 +330,25 @@ def test_choice_of_backend_and_its_reason(setup: Any, facts: dict[str, Any], bac
     ],
 )
 def test_only_default_builds_may_come_out_of_pips_cache(
-    setup: Any, system: str, backend: str, user_args: str, cmake_args: str, plain: bool
+    system: str, backend: str, user_args: str, cmake_args: str, plain: bool
 ) -> None:
-    build = setup.plan_build(backend, setup.Facts(system, "any"), user_args)
+    build = _llama_build.plan_build(backend, _llama_build.Facts(system, "any"), user_args)
     assert (build.cmake_args, build.plain) == (cmake_args, plain)
 
 
-def test_backend_option_is_taken_out_and_everything_else_stays(setup: Any) -> None:
-    assert setup.take_backend(["ask", "--backend", "cuda", "x"]) == ("cuda", ["ask", "x"])
-    assert setup.take_backend(["--backend=auto"]) == ("auto", [])
-    assert setup.take_backend(["ask", "--", "--backend", "cuda"]) == (None, ["ask", "--", "--backend", "cuda"])
-    assert setup.take_backend([]) == (None, [])
+def test_backend_option_is_taken_out_and_everything_else_stays() -> None:
+    assert _setup.take_backend(["ask", "--backend", "cuda", "x"]) == ("cuda", ["ask", "x"])
+    assert _setup.take_backend(["--backend=auto"]) == ("auto", [])
+    assert _setup.take_backend(["ask", "--", "--backend", "cuda"]) == (None, ["ask", "--", "--backend", "cuda"])
+    assert _setup.take_backend([]) == (None, [])
     with pytest.raises(SystemExit, match="2"):
-        setup.take_backend(["--backend"])
+        _setup.take_backend(["--backend"])
 
 
-def test_windows_layout_of_the_environment(setup: Any) -> None:
-    assert setup.venv_python("nt").parts[-2:] == ("Scripts", "python.exe")
-    assert setup.venv_python("posix").parts[-2:] == ("bin", "python")
-    assert setup.script_command("E/Scripts/python.exe", "kvnotes", "nt") == [str(Path("E/Scripts/kvnotes.exe"))]
+def test_windows_layout_of_the_environment() -> None:
+    assert _venv.venv_python("nt").parts[-2:] == ("Scripts", "python.exe")
+    assert _venv.venv_python("posix").parts[-2:] == ("bin", "python")
+    assert _venv.script_command("E/Scripts/python.exe", "kvnotes", "nt") == [str(Path("E/Scripts/kvnotes.exe"))]
 
 
 # --- interrupted and failing set-ups ----------------------------------------------------------------------------------
@@ -398,26 +417,26 @@ def test_two_starts_at_once_set_up_once(checkout: Checkout) -> None:
     checkout.outdate()
     checkout.builds()
     both = [checkout.start("run.py") for _ in range(2)]
-    outputs = [process.communicate(timeout=120) for process in both]
+    outputs = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [7, 7], outputs
     assert checkout.builds().count("kvnotes-local") == 1
 
 
-def test_folder_that_cannot_be_written_is_named(setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file" / ".venv"
     blocked.parent.write_text("a file where the checkout should be")
-    monkeypatch.setattr(setup, "VENV", blocked)
-    with pytest.raises(setup.SetupError, match=r"cannot write to .*\.venv.*\n.*copy the checkout"):
-        setup.make_venv()
+    monkeypatch.setattr(_venv, "VENV", blocked)
+    with pytest.raises(_venv.SetupError, match=r"cannot write to .*\.venv.*\n.*copy the checkout"):
+        _venv.make_venv()
 
 
 def test_python_without_ensurepip_is_told_which_package_is_missing(
-    setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(setup, "find_spec", lambda name: None if name == "ensurepip" else object())
-    with pytest.raises(setup.SetupError, match=r"sudo apt install python3\.\d+-venv"):
-        setup.make_venv()
+    monkeypatch.setattr(_venv, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(_venv, "find_spec", lambda name: None if name == "ensurepip" else object())
+    with pytest.raises(_venv.SetupError, match=r"sudo apt install python3\.\d+-venv"):
+        _venv.make_venv()
 
 
 # --- test.py ----------------------------------------------------------------------------------------------------------
@@ -436,13 +455,13 @@ def test_test_script_installs_the_tools_and_runs_pytest_with_its_arguments(check
     assert checkout.run("test.py").stderr == ""  # run.py kept the tools up to date
 
 
-def test_all_checks_run_and_any_failure_counts(setup: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_checks_run_and_any_failure_counts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def ends_with(code: int) -> list[str]:
         return [sys.executable, "-c", f"print('ran', {code}); raise SystemExit({code})"]
 
-    assert setup.run_all([ends_with(3), ends_with(0)], ends_with(0)) == 3
-    assert setup.run_all([ends_with(0)], ends_with(4)) == 4
-    assert setup.run_all([ends_with(0)], ends_with(0)) == 0
+    assert _processes.run_all([ends_with(3), ends_with(0)], ends_with(0), tmp_path) == 3
+    assert _processes.run_all([ends_with(0)], ends_with(4), tmp_path) == 4
+    assert _processes.run_all([ends_with(0)], ends_with(0), tmp_path) == 0
     assert capfd.readouterr().out.split("\n")[:3] == ["ran 3", "ran 0", "ran 0"]
 
 
@@ -463,21 +482,21 @@ def compilers(tmp_path: Path) -> dict[str, list[str]]:
 
 
 @posix_only
-def test_flags_against_the_amx_crash_come_only_where_a_gcc_is_not_proven_good(
-    setup: Any, compilers: dict[str, list[str]]
-) -> None:
+def test_flags_against_the_amx_crash_come_only_where_a_gcc_is_not_proven_good(compilers: dict[str, list[str]]) -> None:
     no_dse = ("-DCMAKE_C_FLAGS=-fno-dse", "-DCMAKE_CXX_FLAGS=-fno-dse")
-    assert setup.amx_flags(frozenset({"avx2"}), compilers["gcc"], never) == ()
-    assert setup.amx_flags(AMX_CPU, compilers["clang"], never) == ()
-    assert setup.amx_flags(AMX_CPU, compilers["gone"], never) == ()
-    assert setup.amx_flags(AMX_CPU, [], never) == ()
-    assert setup.amx_flags(AMX_CPU, compilers["gcc"], lambda _: True) == ()
-    assert setup.amx_flags(AMX_CPU, compilers["gcc"], lambda _: False) == no_dse
-    assert setup.amx_flags(AMX_CPU, compilers["gcc"], lambda _: None) == no_dse
+    assert _llama_build.amx_flags(frozenset({"avx2"}), compilers["gcc"], never) == ()
+    assert _llama_build.amx_flags(AMX_CPU, compilers["clang"], never) == ()
+    assert _llama_build.amx_flags(AMX_CPU, compilers["gone"], never) == ()
+    assert _llama_build.amx_flags(AMX_CPU, [], never) == ()
+    assert _llama_build.amx_flags(AMX_CPU, compilers["gcc"], lambda _: True) == ()
+    assert _llama_build.amx_flags(AMX_CPU, compilers["gcc"], lambda _: False) == no_dse
+    assert _llama_build.amx_flags(AMX_CPU, compilers["gcc"], lambda _: None) == no_dse
 
 
-def test_flags_of_the_user_and_against_the_crash_are_joined(setup: Any) -> None:
-    merged = setup.merge_cmake_args(["-DGGML_CUDA=on", *setup.NO_DSE], "-DCMAKE_CXX_FLAGS:STRING='-O2 -g' -DX=1")
+def test_flags_of_the_user_and_against_the_crash_are_joined() -> None:
+    merged = _llama_build.merge_cmake_args(
+        ["-DGGML_CUDA=on", *_llama_build.NO_DSE], "-DCMAKE_CXX_FLAGS:STRING='-O2 -g' -DX=1"
+    )
     assert shlex.split(merged) == [
         "-DGGML_CUDA=on",
         "-DCMAKE_C_FLAGS=-fno-dse",
@@ -486,10 +505,10 @@ def test_flags_of_the_user_and_against_the_crash_are_joined(setup: Any) -> None:
     ]
 
 
-def test_cpu_flags_are_read_from_cpuinfo(setup: Any, tmp_path: Path) -> None:
+def test_cpu_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu amx_tile avx\n\nprocessor\t: 1\nflags\t\t: fpu\n")
-    assert setup.cpu_flags(tmp_path / "cpuinfo") == {"fpu", "amx_tile", "avx"}
-    assert setup.cpu_flags(tmp_path / "none") == frozenset()
+    assert _llama_build.cpu_flags(tmp_path / "cpuinfo") == {"fpu", "amx_tile", "avx"}
+    assert _llama_build.cpu_flags(tmp_path / "none") == frozenset()
 
 
 # The probe with ldtilecfg replaced by a copy whose operand declares too few bytes, or all of them.
@@ -506,12 +525,12 @@ static inline __attribute__((always_inline)) void _tile_loadconfig(const void *c
     ("declared", "flags", "code"), [("long long", [], 3), ("long long", ["-fno-dse"], 0), ("struct whole", [], 0)]
 )
 def test_probe_finds_lost_bytes_and_the_flag_is_the_cure(
-    setup: Any, tmp_path: Path, declared: str, flags: list[str], code: int
+    tmp_path: Path, declared: str, flags: list[str], code: int
 ) -> None:
     compiler = shutil.which("g++")
     if compiler is None or os.uname().machine != "x86_64":
         pytest.skip("needs g++ on x86-64")
-    source = setup.AMX_PROBE
+    source = _llama_build.AMX_PROBE
     for old, new in [
         ("#include <immintrin.h>", "struct whole { char bytes[64]; };\n" + EMULATED.replace("@DECLARED@", declared)),
         ("static unsigned char stored[64];\n__attribute__", "__attribute__"),
@@ -525,11 +544,11 @@ def test_probe_finds_lost_bytes_and_the_flag_is_the_cure(
     assert subprocess.run([tmp_path / "probe"], check=False).returncode == code
 
 
-def test_probe_cannot_tell_where_the_cpu_or_the_compiler_fails(setup: Any) -> None:
-    assert setup.probe_amx(["false"]) is None
-    compiler = setup.find_compiler()
-    if compiler and not setup.has_amx(setup.cpu_flags()):
-        assert setup.probe_amx(compiler) is None
+def test_probe_cannot_tell_where_the_cpu_or_the_compiler_fails() -> None:
+    assert _llama_build.probe_amx(["false"]) is None
+    compiler = _llama_build.find_compiler()
+    if compiler and not _llama_build.has_amx(_llama_build.cpu_flags()):
+        assert _llama_build.probe_amx(compiler) is None
 
 
 @pytest.mark.parametrize(
@@ -537,29 +556,32 @@ def test_probe_cannot_tell_where_the_cpu_or_the_compiler_fails(setup: Any) -> No
     [([0], 0, ""), ([-11, 0], 1, "building it again"), ([-11, -11], 1, "unused"), ([1], 0, "")],
 )
 def test_kept_wheel_that_crashes_is_built_again_once(
-    checkout: Checkout,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     codes: list[int],
     n_builds: int,
     said: str,
 ) -> None:
-    setup = load_setup(checkout.root)
-    record = json.loads(setup.BUILD_RECORD.read_text())
+    record = tmp_path / "llama-build.json"
+    record.write_text('{"backend": "cpu"}')
     builds: list[tuple[list[str], dict[str, str]]] = []
     ended = iter(codes)
-    monkeypatch.setattr(setup, "cpu_flags", lambda: AMX_CPU)
-    monkeypatch.setattr(setup, "run_logged", lambda *_: next(ended))
-    monkeypatch.setattr(setup, "pip", lambda label, arguments, environment: builds.append((arguments, environment)))
-    build = setup.plan_build("cpu", setup.Facts("Linux", "x86_64"), "")
-    setup.check_amx("llama-cpp-python==1", build)
+    monkeypatch.setattr(_llama_build, "BUILD_RECORD", record)
+    monkeypatch.setattr(_llama_build, "cpu_flags", lambda: AMX_CPU)
+    monkeypatch.setattr(_llama_build, "run_module", lambda *_: next(ended))
+    monkeypatch.setattr(
+        _llama_build, "pip", lambda label, arguments, environment: builds.append((arguments, environment))
+    )
+    build = _llama_build.plan_build("cpu", _llama_build.Facts("Linux", "x86_64"), "")
+    _llama_build.check_amx("llama-cpp-python==1", build)
     assert len(builds) == n_builds
     assert said in capsys.readouterr().err
     if builds:
         assert "-fno-dse" in builds[0][1]["CMAKE_ARGS"]
         assert "--no-cache-dir" in builds[0][0]
-    setup.check_amx("llama-cpp-python==1", build)  # the iterator is used up: it must not be asked again
-    setup.write_json(setup.BUILD_RECORD, record)
+    _llama_build.check_amx("llama-cpp-python==1", build)  # the iterator is used up: it must not be asked again
+    assert json.loads(record.read_text())["backend"] == "cpu"
 
 
 # --- where files go ---------------------------------------------------------------------------------------------------
