@@ -76,8 +76,8 @@ def run():
     sys.exit(7)
 """
 PYTEST = """
-import json, sys, stub_tool
-print(json.dumps({"pytest": sys.argv[1:]}))
+import json, os, sys, stub_tool
+print(json.dumps({"pytest": sys.argv[1:], "folder": os.getcwd()}))
 sys.exit(5)
 """
 
@@ -113,7 +113,7 @@ class Checkout:
 
     def environment(self, **more: str) -> dict[str, str]:
         """No GPU tools on the PATH and none of the variables that matter, unless given."""
-        unwanted = ("CMAKE_ARGS", "CUDA_HOME", "CUDA_PATH", "VULKAN_SDK", "PIP_CONFIG_FILE")
+        unwanted = ("CMAKE_ARGS", "CUDA_HOME", "CUDA_PATH", "VULKAN_SDK", "PIP_CONFIG_FILE", "PYTHONUNBUFFERED")
         clean = {name: value for name, value in os.environ.items() if name not in unwanted}
         return {
             **clean,
@@ -445,7 +445,7 @@ def test_python_without_ensurepip_is_told_which_package_is_missing(
 def test_test_script_installs_the_tools_and_runs_pytest_with_its_arguments(checkout: Checkout, tmp_path: Path) -> None:
     run = checkout.run("test.py", "-k", "a and b", cwd=tmp_path)
     assert run.returncode == 5, run.stderr
-    assert json.loads(run.stdout) == {"pytest": ["-k", "a and b"]}
+    assert json.loads(run.stdout) == {"pytest": ["-k", "a and b"], "folder": str(checkout.root.resolve())}
     before = checkout.log
     assert checkout.run("test.py").stderr == ""
     assert checkout.run("run.py").stderr == ""
@@ -457,12 +457,12 @@ def test_test_script_installs_the_tools_and_runs_pytest_with_its_arguments(check
 
 def test_all_checks_run_and_any_failure_counts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def ends_with(code: int) -> list[str]:
-        return [sys.executable, "-c", f"print('ran', {code}); raise SystemExit({code})"]
+        return [sys.executable, "-c", f"import os; print('ran', {code}, os.getcwd()); raise SystemExit({code})"]
 
     assert _processes.run_all([ends_with(3), ends_with(0)], ends_with(0), tmp_path) == 3
     assert _processes.run_all([ends_with(0)], ends_with(4), tmp_path) == 4
     assert _processes.run_all([ends_with(0)], ends_with(0), tmp_path) == 0
-    assert capfd.readouterr().out.split("\n")[:3] == ["ran 3", "ran 0", "ran 0"]
+    assert capfd.readouterr().out.split("\n")[:3] == [f"ran {code} {tmp_path.resolve()}" for code in (3, 0, 0)]
 
 
 # --- AMX --------------------------------------------------------------------------------------------------------------
