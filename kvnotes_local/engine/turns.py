@@ -1,15 +1,21 @@
 """Turns of a chat as tokens: the pieces of the chat format tokenized with special tokens, texts without.
 
-Text can therefore not open a turn: ``<|im_start|>`` typed by a user stays eleven characters.
+Text can therefore not open a turn: ``<|im_start|>`` typed by a user stays eleven characters. Some vocabularies call their markers
+"user-defined", which llama.cpp (src/llama-vocab.cpp, ``tokenizer_st_partition``) takes for tokens in any text; those are broken
+in two first. Markers that are no tokens at all, such as ``[INST]``, can be imitated, but not the BOS between two turns.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import cached_property
 from typing import Protocol
 
 from kvnotes_local.engine.chat_format import ChatFormat, Wrapper
+
+_MARKER = re.compile(r"<[^<>\s]{1,80}>|\[[^\[\]\s]{1,80}\]")
 
 
 class Tokenize(Protocol):
@@ -51,6 +57,29 @@ class TurnTokenizer:
         self.format = chat_format
         self._tokenize = tokenize
 
+    def text(self, text: str) -> list[int]:
+        """Tokens of a text, none of which opens or closes a turn."""
+        tokens = self._tokenize(text)
+        if self._markers.isdisjoint(tokens):
+            return tokens
+        pieces = [text]
+        for marker in self._marker_texts:
+            halves = re.compile(f"(?<={re.escape(marker[0])})(?={re.escape(marker[1:])})")
+            pieces = [half for piece in pieces for half in halves.split(piece)]
+        return [token for piece in pieces for token in self._tokenize(piece)]
+
+    @cached_property
+    def _marker_texts(self) -> tuple[str, ...]:
+        """What looks like a marker in the pieces of the format."""
+        found = {marker for piece in _texts(astuple(self.format)) for marker in _MARKER.findall(piece)}
+        return tuple(sorted(found))
+
+    @cached_property
+    def _markers(self) -> frozenset[int]:
+        """Markers that are tokens."""
+        tokens = [self._tokenize(marker, special=True) for marker in self._marker_texts]
+        return frozenset(one[0] for one in tokens if len(one) == 1)
+
     def begin(self) -> tuple[int, ...]:
         """What stands before the first turn (BOS, where the model wants it)."""
         return tuple(self._tokenize(self.format.begin, special=True))
@@ -63,7 +92,7 @@ class TurnTokenizer:
         fields: list[FieldSpan] = []
         for run in runs:
             first = len(tokens)
-            tokens.extend(self._tokenize(run.text))
+            tokens.extend(self.text(run.text))
             if run.field is not None:
                 fields.append(FieldSpan(run.field, run.text, first, len(tokens)))
         stop = len(tokens)
@@ -76,3 +105,10 @@ class TurnTokenizer:
 
     def assistant_close(self) -> tuple[int, ...]:
         return tuple(self._tokenize(self.format.assistant.close, special=True))
+
+
+def _texts(values: object) -> list[str]:
+    """All texts in nested tuples."""
+    if isinstance(values, str):
+        return [values]
+    return [text for value in values for text in _texts(value)] if isinstance(values, tuple) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -76,7 +77,8 @@ class SegmentFactory:
         segment = replace(segment, text=said.lstrip(), reasoning=reasoning.removeprefix(REASONING_OPEN).strip())
         if not self.format.strips_reasoning:
             return segment
-        stop = next(n for n in range(len(content) + 1) if REASONING_CLOSE in self._engine.detokenize(content[:n]))
+        lengths = range(len(content) + 1)
+        stop = bisect_left(lengths, True, key=lambda n: REASONING_CLOSE in self._engine.detokenize(content[:n]))
         while stop < len(content) and not self._engine.detokenize(content[stop : stop + 1]).strip():
             stop += 1  # the template strips the empty lines behind the reasoning, too
         start = segment.content_start
@@ -103,7 +105,7 @@ class SegmentFactory:
         return self._engine.detokenize(tokens)
 
     def tokens_of(self, text: str) -> list[int]:
-        return self._engine.tokenize(text)
+        return self.turns.text(text)
 
     def _erratum(self, name: str, text: str) -> Segment:
         return make_segment(Kind.ERRATUM, self.turns.wrap(self.format.skill, text), text, name)
