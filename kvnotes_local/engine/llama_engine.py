@@ -117,7 +117,12 @@ class LlamaEngine:
         self._state_format = _state_format(self.params, self._classified.layout)
         self.info = self._describe(fingerprint, self._classified)
         self._shelf = StateShelf(
-            self._save_state, self._load_state, cache_dir / "states" if cache_dir is not None else None
+            self._save_state,
+            self._load_state,
+            cache_dir / "states" if cache_dir is not None else None,
+            evicted=lambda key: native.log(
+                f"kvnotes: the saved state {key} was dropped to keep the cache small; the chat will be read again\n".encode()
+            ),
         )
 
     @property

@@ -75,6 +75,11 @@ def quiet_stderr() -> Iterator[None]:
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, user_data: object) -> None:
+    log(text)
+
+
+def log(text: bytes) -> None:
+    """Put a line into the log, beside what llama.cpp says."""
     line = text.decode("utf-8", "replace")
     if line.strip(" .\n"):
         _recent.append(line.rstrip("\n"))

@@ -96,15 +96,17 @@ class ChatStore:
         *,
         new: tuple[str, str, ChatParams] | None = None,
         after: int | None = None,
+        n_same: int = 0,
     ) -> int:
         """Make the stored segments those given; returns the number of the operation. ``what``: the operation, for the record.
         ``new``: name and fingerprint of the model and the parameters; a chat that is not stored yet begins with them.
-        ``after``: number of the chat's last operation as far as the caller knows.
+        ``after``: number of the chat's last operation as far as the caller knows, and ``n_same``: how many of the first segments
+        are those that it stored.
 
         Rows that stay the same are not written again. Raises ChatChangedError where another program has written since
         ``after``; nothing is stored then.
         """
-        rows = [segment_to_row(segment) for segment in segments]
+        rows = [segment_to_row(segment) for segment in segments[n_same:]]
         with self._transaction():
             if new is not None:
                 self._insert(chat, *new)
@@ -113,20 +115,23 @@ class ChatStore:
                     f"The chat {chat} was changed by another program while it was open here. What was just done is not "
                     "stored, what the other program did is. Open the chat again and repeat it."
                 )
-            old = self._db.execute(f"SELECT {COLUMNS} FROM segments WHERE chat = ? ORDER BY number", (chat,)).fetchall()
-            same = next(
+            old = self._db.execute(
+                f"SELECT {COLUMNS} FROM segments WHERE chat = ? AND number >= ? ORDER BY number", (chat, n_same)
+            ).fetchall()
+            first = n_same + next(
                 (i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows))
             )
-            self._db.execute("DELETE FROM segments WHERE chat = ? AND number >= ?", (chat, same))
-            self._db.execute("DELETE FROM texts WHERE chat = ? AND number >= ?", (chat, same))
+            if len(old) > first - n_same:
+                self._db.execute("DELETE FROM segments WHERE chat = ? AND number >= ?", (chat, first))
+                self._db.execute("DELETE FROM texts WHERE chat = ? AND number >= ?", (chat, first))
             marks = ", ".join("?" * len(COLUMNS.split(",")))
             self._db.executemany(
                 f"INSERT INTO segments (chat, number, {COLUMNS}) VALUES (?, ?, {marks})",
-                [(chat, number, *rows[number]) for number in range(same, len(rows))],
+                [(chat, number, *rows[number - n_same]) for number in range(first, len(segments))],
             )
             self._db.executemany(
                 "INSERT INTO texts VALUES (?, ?, ?)",
-                [(chat, number, segments[number].text) for number in range(same, len(rows))],
+                [(chat, number, segments[number].text) for number in range(first, len(segments))],
             )
             # A clock that was set back must not bring a chat behind others that were used before it.
             changed = self._db.execute(

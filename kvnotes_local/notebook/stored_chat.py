@@ -20,15 +20,20 @@ NEW = "new"
 
 
 class Committer:
-    """Stores the changes of one chat, as long as no other program changes it. ``last``: its last operation as we know it."""
+    """Stores the changes of one chat, as long as no other program changes it. ``last``: its last operation as we know it, after
+    which it was ``stored``. Only segments that are others than then are looked at: chats may be long."""
 
-    def __init__(self, store: ChatStore, chat: str, last: int) -> None:
+    def __init__(self, store: ChatStore, chat: str, last: int, stored: tuple[Segment, ...]) -> None:
         self._store = store
         self._chat = chat
         self._last = last
+        self._stored = stored
 
     def __call__(self, segments: tuple[Segment, ...], what: str) -> None:
-        self._last = self._store.save(self._chat, segments, what, after=self._last)
+        pairs = enumerate(zip(self._stored, segments, strict=False))
+        n_same = next((i for i, (a, b) in pairs if a is not b), min(len(self._stored), len(segments)))
+        self._last = self._store.save(self._chat, segments, what, after=self._last, n_same=n_same)
+        self._stored = segments
 
 
 @dataclass
@@ -57,7 +62,7 @@ class StoredChat:
         place = len(self.notebook.segments) if at is None else at
         twin = self.notebook.fork(at)
         chat = self.store.fork(self.id, place)
-        twin.on_change = Committer(self.store, chat, self.store.last_operation(chat))
+        twin.on_change = Committer(self.store, chat, self.store.last_operation(chat), twin.segments)
         return StoredChat(chat, twin, self.params, None, self.store)
 
     def leave(self) -> bool:
@@ -103,7 +108,7 @@ def open_chat(
         compiler=compiler,
         on_notice=on_notice,
         on_full=params.on_full,
-        on_change=Committer(store, summary.id, stored.last_operation),
+        on_change=Committer(store, summary.id, stored.last_operation, stored.segments),
     )
     opened = StoredChat(summary.id, notebook, stored.params, restored, store)
     opened.change_params(params)
@@ -127,7 +132,7 @@ def _new_chat(
     def commit(segments: tuple[Segment, ...], what: str) -> None:
         # Only now: a chat whose first change is refused leaves nothing behind.
         number = store.save(chat, segments, what, new=(info.name, info.fingerprint, opened.params))
-        notebook.on_change = Committer(store, chat, number)
+        notebook.on_change = Committer(store, chat, number, segments)
 
     notebook = Notebook(
         engine,
