@@ -43,13 +43,14 @@ def tiny(zoo_directory: Path) -> Path:
 class Batch:
     """A ``skills compile`` in a process of its own, with a cache of its own."""
 
-    def __init__(self, tmp_path: Path, tiny: Path, n: int, words: int = 60) -> None:
+    def __init__(self, tmp_path: Path, tiny: Path, n: int, words: int = 60, here: Kvnotes | None = None) -> None:
         self.cache = tmp_path / "cache"
         self.skills = write_skills(tmp_path / "skills", n, words)
         self.names = [f"skill-{number:02}" for number in range(n)]
         self._model = tiny
         self._home = tmp_path / "home"
-        self._home.mkdir()
+        self._home.mkdir(exist_ok=True)
+        self._here = here
 
     def start(self, *more: object, limit: int | None = None) -> subprocess.Popen[str]:
         keep = {key: value for key, value in os.environ.items() if not key.startswith("KVNOTES")}
@@ -64,10 +65,8 @@ class Batch:
             if limit is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-        command = [sys.executable, "-m", "kvnotes_local.cli.main", "skills", "compile", *self.names]
-        options = ["--skills-dir", self.skills, "--model", self._model, "--threads", 1, "--progress", "json", *more]
         return subprocess.Popen(
-            [*command, *map(str, options)],
+            [sys.executable, "-m", "kvnotes_local.cli.main", *map(str, self._command(*more))],
             env={**keep, **own},
             cwd=self._home,
             stdout=subprocess.PIPE,
@@ -76,7 +75,14 @@ class Batch:
             preexec_fn=limit_files,
         )
 
+    def _command(self, *more: object) -> tuple[object, ...]:
+        options = ("--skills-dir", self.skills, "--model", self._model, "--threads", 1, "--progress", "json", *more)
+        return ("skills", "compile", *self.names, *options)
+
     def run(self, *more: object, limit: int | None = None) -> Run:
+        """Run to the end: in the test's process if it was made with ``here``."""
+        if self._here is not None and limit is None:
+            return self._here(*self._command(*more))
         process = self.start(*more, limit=limit)
         out, err = process.communicate(timeout=300)
         return Run(process.returncode, out, err)
@@ -108,8 +114,8 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str:
     raise AssertionError(f"the process ended without {word!r}")
 
 
-def test_the_plan_comes_first_and_says_what_is_missing(tmp_path: Path, tiny: Path) -> None:
-    batch = Batch(tmp_path, tiny, 3)
+def test_the_plan_comes_first_and_says_what_is_missing(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    batch = Batch(tmp_path, tiny, 3, here=kvnotes_here)
     planned = batch.run("--plan", "--json")
     (plan,) = events(planned.err)
     assert plan["event"] == "plan"
@@ -135,8 +141,8 @@ def test_the_plan_comes_first_and_says_what_is_missing(tmp_path: Path, tiny: Pat
     assert plan["seconds"] > 0
 
 
-def test_progress_never_goes_back_and_ends_at_the_total(tmp_path: Path, tiny: Path) -> None:
-    batch = Batch(tmp_path, tiny, 3, words=300)
+def test_progress_never_goes_back_and_ends_at_the_total(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    batch = Batch(tmp_path, tiny, 3, words=300, here=kvnotes_here)
     seen = [event for event in events(batch.run().err) if event["event"] == "progress"]
     done = [event["batch_done"] for event in seen]
     assert done == sorted(done)
@@ -144,8 +150,10 @@ def test_progress_never_goes_back_and_ends_at_the_total(tmp_path: Path, tiny: Pa
     assert {event["batch_total"] for event in seen} == {seen[0]["batch_total"]}
 
 
-def test_several_models_are_served_one_after_the_other(tmp_path: Path, tiny: Path, zoo_directory: Path) -> None:
-    batch = Batch(tmp_path, tiny, 2)
+def test_several_models_are_served_one_after_the_other(
+    kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path, zoo_directory: Path
+) -> None:
+    batch = Batch(tmp_path, tiny, 2, here=kvnotes_here)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF no")
     run = batch.run("--json", "--model", zoo_model("qwen2", zoo_directory), "--model", broken)
@@ -159,8 +167,10 @@ def test_several_models_are_served_one_after_the_other(tmp_path: Path, tiny: Pat
     assert order == ["llama", "qwen2"]
 
 
-def test_a_skill_that_cannot_be_compiled_does_not_stop_the_others(tmp_path: Path, tiny: Path) -> None:
-    batch = Batch(tmp_path, tiny, 3)
+def test_a_skill_that_cannot_be_compiled_does_not_stop_the_others(
+    kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path
+) -> None:
+    batch = Batch(tmp_path, tiny, 3, here=kvnotes_here)
     (batch.skills / "skill-01" / "SKILL.md").write_text("---\nname: skill-01\ndescription: d\n---\n" + "Long. " * 2000)
     run = batch.run("--json", "--n-ctx", 2048)
     assert run.code == 1
@@ -170,23 +180,23 @@ def test_a_skill_that_cannot_be_compiled_does_not_stop_the_others(tmp_path: Path
     assert "--n-ctx" in run.err
 
 
-def test_references_are_compiled_as_parts_of_their_own(kvnotes: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+def test_references_are_compiled_as_parts_of_their_own(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
     skills = write_skills(tmp_path / "skills", 1)
     (skills / "skill-00" / "references").mkdir()
     (skills / "skill-00" / "references" / "x.md").write_text("Ships carry salt. " * 20)
-    common = ("--skills-dir", skills, "--model", tiny, "--json")
-    run = kvnotes("skills", "compile", "skill-00", "--with", "references/x.md", *common)
+    common = ("--skills-dir", skills, "--model", tiny, "--json", "--threads", 1)
+    run = kvnotes_here("skills", "compile", "skill-00", "--with", "references/x.md", *common)
     assert {one["skill"] for one in json.loads(run.out)["artifacts"]} == {"skill-00", "skill-00/references/x.md"}
-    asked = kvnotes("ask", "Hi", "--skill", "skill-00/references/x.md", "--max-tokens", 2, *common)
+    asked = kvnotes_here("ask", "Hi", "--skill", "skill-00/references/x.md", "--max-tokens", 2, *common)
     assert json.loads(asked.out)["tokens"]["spliced"] > 300
-    missing = kvnotes("skills", "compile", "skill-00", "--with", "references/y.md", *common)
+    missing = kvnotes_here("skills", "compile", "skill-00", "--with", "references/y.md", *common)
     assert missing.code == 1
     assert "references/y.md" in missing.err
 
 
 @needs_signals
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path: Path, tiny: Path) -> None:
-    batch = Batch(tmp_path, tiny, 6, words=700)
+    batch = Batch(tmp_path, tiny, 6, words=250)
     process = batch.start()
     wait_for(process, '"event": "skill"')
     process.send_signal(signal.SIGINT)
@@ -293,8 +303,8 @@ def test_a_disk_that_is_too_small_is_said_before_starting(
     assert not list((tmp_path / "cache").glob("artifacts/*/*"))
 
 
-def test_jobs_are_refused_with_the_reason(kvnotes: Kvnotes) -> None:
-    run = kvnotes("skills", "compile", "--all", "--jobs", 2)
+def test_jobs_are_refused_with_the_reason(kvnotes_here: Kvnotes) -> None:
+    run = kvnotes_here("skills", "compile", "--all", "--jobs", 2)
     assert run.code == 1
     assert "keeps the whole device busy" in run.err
 
@@ -318,8 +328,10 @@ def test_watch_compiles_again_what_changes(tmp_path: Path, tiny: Path) -> None:
     assert len(paths) == 3
 
 
-def test_progress_is_told_in_lines_where_there_is_no_terminal(tmp_path: Path, tiny: Path) -> None:
-    batch = Batch(tmp_path, tiny, 2)
+def test_progress_is_told_in_lines_where_there_is_no_terminal(
+    kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path
+) -> None:
+    batch = Batch(tmp_path, tiny, 2, here=kvnotes_here)
     run = batch.run("--progress", "lines")
     assert re.search(
         r"^llama-\w+: 0 up to date, 2 to make \([\d,]+ tokens, about .*; time not measured yet\)$", run.out, re.M

@@ -45,209 +45,233 @@ def skills(tmp_path: Path) -> Path:
     return skill(skill(tmp_path / "skills", "harbour"), "pilot")
 
 
-def entry(kvnotes: Kvnotes, skills: Path, name: str, *more: object) -> Any:
-    listed = document(kvnotes("skills", "list", "--skills-dir", skills, "--json", *more))["skills"]
+def entry(kvnotes_here: Kvnotes, skills: Path, name: str, *more: object) -> Any:
+    listed = document(kvnotes_here("skills", "list", "--skills-dir", skills, "--json", *more))["skills"]
     return next(one for one in listed if one["name"] == name)
 
 
-def test_list_tells_compiled_stale_and_not_compiled_apart(kvnotes: Kvnotes, skills: Path, tiny: Path) -> None:
-    assert entry(kvnotes, skills, "harbour")["artifacts"] == []
-    assert kvnotes("skills", "compile", "harbour", "--skills-dir", skills, "--model", tiny).code == 0
-    (one,) = entry(kvnotes, skills, "harbour")["artifacts"]
+def test_list_tells_compiled_stale_and_not_compiled_apart(kvnotes_here: Kvnotes, skills: Path, tiny: Path) -> None:
+    assert entry(kvnotes_here, skills, "harbour")["artifacts"] == []
+    assert (
+        kvnotes_here("skills", "compile", "harbour", "--skills-dir", skills, "--threads", 1, "--model", tiny).code == 0
+    )
+    (one,) = entry(kvnotes_here, skills, "harbour")["artifacts"]
     assert one["status"] == "compiled"
     assert one["bytes"] == Path(one["path"]).stat().st_size
     assert abs(one["last_used"] - time.time()) < 300
     skill(skills, "harbour", BODY + "And closes at eight.")
-    (one,) = entry(kvnotes, skills, "harbour")["artifacts"]
+    (one,) = entry(kvnotes_here, skills, "harbour")["artifacts"]
     assert (one["status"], one["reason"]) == ("stale", "the text has changed")
-    shown = kvnotes("skills", "list", "--skills-dir", skills).out
+    shown = kvnotes_here("skills", "list", "--skills-dir", skills).out
     assert "stale: the text has changed" in shown
     assert "not compiled" in shown
 
 
-def test_list_tells_a_failed_gate(kvnotes: Kvnotes, skills: Path, tiny: Path, tmp_path: Path) -> None:
-    assert kvnotes("skills", "compile", "pilot", "--skills-dir", skills, "--model", tiny).code == 0
-    (one,) = entry(kvnotes, skills, "pilot")["artifacts"]
+def test_list_tells_a_failed_gate(kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path) -> None:
+    assert kvnotes_here("skills", "compile", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny).code == 0
+    (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]
     key = read_artifact_meta(Path(one["path"])).key
     verdicts = VerdictStore(tmp_path / "cache" / "verdicts")
     for outcome, status in ((Outcome.PASSED, "compiled"), (Outcome.FAILED, "gate failed")):
         conditions = Conditions(key, outcome.value, "some build")
         verdicts.put(Verdict(conditions, outcome, "pilot", "llama", 8, 0.9, 1.0, 0.1, 0.5, 0.9, 64, "2026-01-31"))
-        (one,) = entry(kvnotes, skills, "pilot")["artifacts"]
+        (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]
         assert (one["status"], one["verdict"]) == (status, outcome.value)
 
 
 @pytest.mark.slow
 def test_compile_with_verify_measures_once_and_keeps_the_verdict(
-    kvnotes: Kvnotes, skills: Path, tiny: Path, tmp_path: Path
+    kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path
 ) -> None:
-    compiled = kvnotes("skills", "compile", "pilot", "--skills-dir", skills, "--model", tiny, "--verify", "--json")
+    compiled = kvnotes_here(
+        "skills", "compile", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny, "--verify", "--json"
+    )
     assert compiled.code in (0, 3), compiled.err
     (verdict,) = json.loads(compiled.out)["verdicts"]
     assert (compiled.code == 3) == (verdict["verdict"] == "failed")
     (kept,) = VerdictStore(tmp_path / "cache" / "verdicts").list()
-    (one,) = entry(kvnotes, skills, "pilot")["artifacts"]
+    (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]
     assert one["verdict"] == kept.outcome.value == verdict["verdict"]
     assert one["status"] == {"passed": "compiled", "failed": "gate failed"}[one["verdict"]]
     # A verdict that is there is not measured again.
-    again = kvnotes("skills", "compile", "pilot", "--skills-dir", skills, "--model", tiny, "--verify", "--json")
+    again = kvnotes_here(
+        "skills", "compile", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny, "--verify", "--json"
+    )
     assert again.code == compiled.code
     assert "measuring" not in again.err
 
 
 def test_a_renamed_model_stays_the_same_and_changed_weights_do_not(
-    kvnotes: Kvnotes, skills: Path, tiny: Path, tmp_path: Path
+    kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path
 ) -> None:
     renamed, other = tmp_path / "moved" / "renamed.gguf", tmp_path / "other.gguf"
     renamed.parent.mkdir()
     data = tiny.read_bytes()
     renamed.write_bytes(data)
     other.write_bytes(data[:-8] + bytes(8))
-    common = ("skills", "compile", "harbour", "--skills-dir", skills, "--json", "--model")
-    first, second, third = (document(kvnotes(*common, model))["artifacts"][0] for model in (tiny, renamed, other))
+    common = ("skills", "compile", "harbour", "--skills-dir", skills, "--json", "--threads", 1, "--model")
+    first, second, third = (document(kvnotes_here(*common, model))["artifacts"][0] for model in (tiny, renamed, other))
     assert first["status"] == "compiled"
     assert (second["status"], second["path"]) == ("up to date", first["path"])
     assert third["status"] == "compiled"
     assert third["path"] != first["path"]
-    (of_other,) = entry(kvnotes, skills, "harbour", "--model", other)["artifacts"]
+    (of_other,) = entry(kvnotes_here, skills, "harbour", "--model", other)["artifacts"]
     assert of_other["path"] == third["path"]
 
 
-def test_show_tells_all_about_a_skill(kvnotes: Kvnotes, tmp_path: Path) -> None:
+def test_show_tells_all_about_a_skill(kvnotes_here: Kvnotes, tmp_path: Path) -> None:
     folder = skill(tmp_path / "skills", "harbour", metadata="license: MIT\nmetadata:\n  kvnotes.pin: true\nmodel: x\n")
     (folder / "harbour" / "references").mkdir()
     (folder / "harbour" / "references" / "x.md").write_text("More.")
-    shown = document(kvnotes("skills", "show", "harbour", "--skills-dir", folder, "--json"))
+    shown = document(kvnotes_here("skills", "show", "harbour", "--skills-dir", folder, "--json"))
     assert shown["fields"] == {"opening time": "six"}
     assert shown["settings"]["pin"] is True
     assert shown["references"] == ["references/x.md"]
     assert shown["extra"] == {"model": "x"}
-    text = kvnotes("skills", "show", "harbour", "--skills-dir", folder)
+    text = kvnotes_here("skills", "show", "harbour", "--skills-dir", folder)
     assert "opening time: six" in text.out
     assert "Not compiled" in text.out
-    missing = kvnotes("skills", "show", "harbor", "--skills-dir", folder)
+    missing = kvnotes_here("skills", "show", "harbor", "--skills-dir", folder)
     assert missing.code == 1
     assert "did you mean harbour" in missing.err
 
 
-def test_new_writes_a_skill_that_lints_clean(kvnotes: Kvnotes, tmp_path: Path) -> None:
+def test_new_writes_a_skill_that_lints_clean(kvnotes_here: Kvnotes, tmp_path: Path) -> None:
     (tmp_path / "home" / "project" / ".git").mkdir(parents=True)
-    made = document(kvnotes("skills", "new", "ferry-times", "--to", tmp_path / "mine", "--json"))
+    made = document(kvnotes_here("skills", "new", "ferry-times", "--to", tmp_path / "mine", "--json"))
     assert Path(made["path"]) == tmp_path / "mine" / "ferry-times" / "SKILL.md"
     assert (
-        document(kvnotes("skills", "lint", "ferry-times", "--skills-dir", tmp_path / "mine", "--json"))["findings"]
+        document(kvnotes_here("skills", "lint", "ferry-times", "--skills-dir", tmp_path / "mine", "--json"))["findings"]
         == []
     )
     copy = document(
-        kvnotes("skills", "new", "my-refunds", "--like", "refund-policy", "--to", tmp_path / "mine", "--json")
+        kvnotes_here("skills", "new", "my-refunds", "--like", "refund-policy", "--to", tmp_path / "mine", "--json")
     )
     assert "name: my-refunds" in Path(copy["path"]).read_text()
-    again = kvnotes("skills", "new", "ferry-times", "--to", tmp_path / "mine")
+    again = kvnotes_here("skills", "new", "ferry-times", "--to", tmp_path / "mine")
     assert again.code == 1
     assert "is there already" in again.err
     for bad in ("Ferry", "../x", "a--b", "x" * 65):
-        assert kvnotes("skills", "new", bad, "--to", tmp_path / "mine").code == 1
+        assert kvnotes_here("skills", "new", bad, "--to", tmp_path / "mine").code == 1
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["ferry-times", "my-refunds"]
 
 
-def test_lint_names_line_and_reason_and_counts_with_a_model(kvnotes: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+def test_lint_names_line_and_reason_and_counts_with_a_model(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
     folder = skill(tmp_path / "skills", "loose", "# T\n\nAs said above, greet $ARGUMENTS.\n" + BODY)
     skill(folder, "twin", "The harbour opens at {{opening time|seven}} o'clock. " * 10)
     skill(folder, "brief", "Open the door.")
-    found = document(kvnotes("skills", "lint", "loose", "twin", "brief", "--skills-dir", folder, "--json"))["findings"]
+    found = document(kvnotes_here("skills", "lint", "loose", "twin", "brief", "--skills-dir", folder, "--json"))[
+        "findings"
+    ]
     assert {(one["skill"], one["code"], one["line"]) for one in found} >= {
         ("loose", "elsewhere", 7),
         ("loose", "substitution", 7),
         ("", "field-conflict", 0),
         ("brief", "too-short", 5),
     }
-    assert kvnotes("skills", "lint", "loose", "--skills-dir", folder).code == 0
-    assert kvnotes("skills", "lint", "loose", "--skills-dir", folder, "--strict").code == 1
-    common = ("--skills-dir", folder, "--model", tiny, "--n-ctx", 1024)
-    assert "Not measured yet" in kvnotes("skills", "lint", "brief", *common).err
+    assert kvnotes_here("skills", "lint", "loose", "--skills-dir", folder).code == 0
+    assert kvnotes_here("skills", "lint", "loose", "--skills-dir", folder, "--strict").code == 1
+    common = ("--skills-dir", folder, "--threads", 1, "--model", tiny, "--n-ctx", 1024)
+    assert "Not measured yet" in kvnotes_here("skills", "lint", "brief", *common).err
     speed = ModelSpeed(prefill=100.0, splice_seconds=1.0, splice_token_seconds=0.0)
     SpeedMemory(tmp_path / "cache").put(model_fingerprint(tiny, None), speed)
-    counted = document(kvnotes("skills", "lint", "loose", "brief", *common, "--json"))["findings"]
+    counted = document(kvnotes_here("skills", "lint", "loose", "brief", *common, "--json"))["findings"]
     messages = {(one["skill"], one["code"]): one["message"] for one in counted}
     assert "tokens take more than half of a context of 1024" in messages["loose", "crowded"]
     assert "measured on this model: below 109" in messages["brief", "too-short"]
 
 
-def test_remove_deletes_artifacts_and_never_skills(kvnotes: Kvnotes, skills: Path, tiny: Path, tmp_path: Path) -> None:
-    assert kvnotes("skills", "compile", "harbour", "pilot", "--skills-dir", skills, "--model", tiny).code == 0
-    would = document(kvnotes("skills", "remove", "harbour", "--dry-run", "--json"))
+def test_remove_deletes_artifacts_and_never_skills(
+    kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path
+) -> None:
+    assert (
+        kvnotes_here(
+            "skills", "compile", "harbour", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny
+        ).code
+        == 0
+    )
+    would = document(kvnotes_here("skills", "remove", "harbour", "--dry-run", "--json"))
     assert len(list((tmp_path / "cache" / "artifacts").glob("*/*"))) == 2
-    gone = document(kvnotes("skills", "remove", "harbour", "--json"))
+    gone = document(kvnotes_here("skills", "remove", "harbour", "--json"))
     assert gone["deleted"] == would["deleted"]
     assert [path.name[:5] for path in (tmp_path / "cache" / "artifacts").glob("*/*")] == ["pilot"]
     assert (skills / "harbour" / "SKILL.md").exists()
-    assert document(kvnotes("skills", "remove", "pilot", "--model", "other", "--json"))["deleted"] == []
-    wrong = kvnotes("skills", "remove", "harbour")
+    assert document(kvnotes_here("skills", "remove", "pilot", "--model", "other", "--json"))["deleted"] == []
+    wrong = kvnotes_here("skills", "remove", "harbour")
     assert wrong.code == 1
     assert "Compiled are: pilot" in wrong.err
-    assert kvnotes("skills", "remove").code == 2
-    assert len(document(kvnotes("skills", "remove", "--all", "--json"))["deleted"]) == 1
+    assert kvnotes_here("skills", "remove").code == 2
+    assert len(document(kvnotes_here("skills", "remove", "--all", "--json"))["deleted"]) == 1
 
 
-def test_gc_deletes_by_age_and_size_and_spares_pinned_skills(kvnotes: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+def test_gc_deletes_by_age_and_size_and_spares_pinned_skills(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
     home = tmp_path / "home" / ".agents" / "skills"
     skill(skill(home, "harbour"), "pilot", metadata="metadata:\n  kvnotes.pin: true\n")
     skill(home, "ferry", "Ferries leave at noon. " * 20)
-    assert kvnotes("skills", "compile", "harbour", "pilot", "ferry", "--model", tiny).code == 0
+    assert kvnotes_here("skills", "compile", "harbour", "pilot", "ferry", "--threads", 1, "--model", tiny).code == 0
     files = {path.name.split("-")[0]: path for path in (tmp_path / "cache" / "artifacts").glob("*/*")}
     for name in ("harbour", "pilot"):
         os.utime(files[name], (time.time() - 40 * 86400,) * 2)
-    would = document(kvnotes("skills", "gc", "--older-than", "30d", "--dry-run", "--json"))
+    would = document(kvnotes_here("skills", "gc", "--older-than", "30d", "--dry-run", "--json"))
     assert [one["skill"] for one in would["deleted"]] == ["harbour"]
     assert files["harbour"].exists()
-    done = document(kvnotes("skills", "gc", "--older-than", "30d", "--json"))
+    done = document(kvnotes_here("skills", "gc", "--older-than", "30d", "--json"))
     assert done["bytes"] == would["bytes"]
     assert done["bytes_left"] == would["bytes_left"] == sum(files[name].stat().st_size for name in ("pilot", "ferry"))
     assert not files["harbour"].exists()
-    assert [one["skill"] for one in document(kvnotes("skills", "gc", "--max-bytes", "1k", "--json"))["deleted"]] == [
-        "ferry"
-    ]
+    assert [
+        one["skill"] for one in document(kvnotes_here("skills", "gc", "--max-bytes", "1k", "--json"))["deleted"]
+    ] == ["ferry"]
     assert files["pilot"].exists()
-    assert kvnotes("skills", "gc", "--max-bytes", "many").code == 2
-    assert kvnotes("skills", "gc", "--older-than", "30").code == 2
+    assert kvnotes_here("skills", "gc", "--max-bytes", "many").code == 2
+    assert kvnotes_here("skills", "gc", "--older-than", "30").code == 2
 
 
 def test_export_and_import_carry_a_skill_to_another_cache(
-    kvnotes: Kvnotes, skills: Path, tiny: Path, tmp_path: Path, zoo_directory: Path
+    kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path, zoo_directory: Path
 ) -> None:
     archive = tmp_path / "harbour.zip"
-    assert kvnotes("skills", "export", "harbour", "--skills-dir", skills, "-o", archive).code == 1  # nothing compiled
+    assert (
+        kvnotes_here("skills", "export", "harbour", "--skills-dir", skills, "-o", archive).code == 1
+    )  # nothing compiled
     for model in (tiny, zoo_model("qwen2", zoo_directory)):
-        assert kvnotes("skills", "compile", "harbour", "--skills-dir", skills, "--model", model).code == 0
-    both = kvnotes("skills", "export", "harbour", "--skills-dir", skills, "-o", archive)
+        assert (
+            kvnotes_here("skills", "compile", "harbour", "--skills-dir", skills, "--threads", 1, "--model", model).code
+            == 0
+        )
+    both = kvnotes_here("skills", "export", "harbour", "--skills-dir", skills, "-o", archive)
     assert both.code == 1
     assert "--model" in both.err
     export = ("skills", "export", "harbour", "--skills-dir", skills, "-o", archive, "--model", tiny, "--json")
-    assert document(kvnotes(*export))["n_artifacts"] == 1
+    assert document(kvnotes_here(*export))["n_artifacts"] == 1
 
     there = {"KVNOTES_CACHE_DIR": str(tmp_path / "there")}
-    taken = document(kvnotes("skills", "import", archive, "--model", tiny, "--json", env=there))
+    taken = document(kvnotes_here("skills", "import", archive, "--threads", 1, "--model", tiny, "--json", env=there))
     assert taken["artifacts"][0]["status"] == "checked"
     assert Path(taken["folder"]) == tmp_path / "home" / ".agents" / "skills" / "harbour"
-    ask = ("ask", "Hi", "--skill", "harbour", "--model", tiny, "--max-tokens", 2, "--json")
-    assert document(kvnotes(*ask, env=there))["tokens"]["spliced"] > 300
+    ask = ("ask", "Hi", "--skill", "harbour", "--threads", 1, "--model", tiny, "--max-tokens", 2, "--json")
+    assert document(kvnotes_here(*ask, env=there))["tokens"]["spliced"] > 300
     (one,) = next(
-        one for one in document(kvnotes("skills", "list", "--json", env=there))["skills"] if one["name"] == "harbour"
+        one
+        for one in document(kvnotes_here("skills", "list", "--json", env=there))["skills"]
+        if one["name"] == "harbour"
     )["artifacts"]
     assert (one["status"], one["origin"]) == ("compiled", "imported from harbour.zip")
 
     later = {"KVNOTES_CACHE_DIR": str(tmp_path / "later")}
-    waiting = document(kvnotes("skills", "import", archive, "--later", "--json", env=later))
+    waiting = document(kvnotes_here("skills", "import", archive, "--later", "--json", env=later))
     assert waiting["artifacts"][0]["status"] == "not checked yet"
-    listed = kvnotes("skills", "list", env=later).out
+    listed = kvnotes_here("skills", "list", env=later).out
     assert "imported, not checked yet" in listed
-    compiled = document(kvnotes("skills", "compile", "harbour", "--model", tiny, "--json", env=later))
+    compiled = document(
+        kvnotes_here("skills", "compile", "harbour", "--threads", 1, "--model", tiny, "--json", env=later)
+    )
     assert compiled["artifacts"][0]["status"] == "up to date"
 
 
-def test_a_skills_folder_that_is_not_there_is_a_usage_mistake(kvnotes: Kvnotes, tiny: Path) -> None:
-    for command in (("skills", "list"), ("skills", "compile", "--all"), ("ask", "Hi", "--model", tiny)):
-        run = kvnotes(*command, "--skills-dir", "/nowhere/skills")
+def test_a_skills_folder_that_is_not_there_is_a_usage_mistake(kvnotes_here: Kvnotes, tiny: Path) -> None:
+    for command in (("skills", "list"), ("skills", "compile", "--all"), ("ask", "Hi", "--threads", 1, "--model", tiny)):
+        run = kvnotes_here(*command, "--skills-dir", "/nowhere/skills")
         assert run.code == 2
         assert "/nowhere/skills" in run.err
 

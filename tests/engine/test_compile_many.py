@@ -138,6 +138,7 @@ def test_what_another_process_has_made_meanwhile_is_left_alone(tiny_engine: Make
     assert sum(isinstance(event, JobDone) for event in events) == 3
 
 
+@both_engines
 def test_a_job_that_fails_does_not_stop_the_others(tiny_engine: MakeEngine, tmp_path: Path) -> None:
     engine = tiny_engine(n_ctx=512)
     jobs = jobs_of(engine, tmp_path)

@@ -23,7 +23,7 @@ from kvnotes_local.skills.compiler import CompileStatus, SkillCompiler
 from kvnotes_local.skills.imports import ImportShelf, spans_to_check
 from kvnotes_local.skills.skill_file import Skill, load_skill
 from kvnotes_local.skills.transfer import export_skill, import_skill
-from tests.conftest import MakeEngine
+from tests.conftest import MakeEngine, both_engines
 
 BODY = "The harbour opens at {{opening time|six}} in the morning. " * 8 + "Ships wait for the pilot. " * 8
 OTHER = "Nobody may enter the harbour before the bell has rung. " * 14
@@ -60,6 +60,7 @@ def rezip(path: Path, change: Callable[[dict[str, bytes]], None]) -> None:
             archive.writestr(name, data)
 
 
+@both_engines
 def test_another_machine_uses_what_was_exported(tiny_engine: MakeEngine, skill: Skill, tmp_path: Path) -> None:
     engine = tiny_engine("qwen2")
     archive = exported(engine, skill, tmp_path)

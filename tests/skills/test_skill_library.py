@@ -156,3 +156,42 @@ def test_listing_takes_about_a_tenth_of_a_millisecond_a_skill(tmp_path: Path) ->
     assert len(found) == 400
     # 0.1 ms each is promised; a busy machine gets twice that.
     assert best < 400 * 0.0002
+
+
+def test_the_project_is_found_from_any_folder_below_it(tmp_path: Path) -> None:
+    project, home = tmp_path / "home" / "work" / "project", tmp_path / "home"
+    simple_skill(project / ".claude" / "skills" / "mine")
+    simple_skill(home / ".agents" / "skills" / "users")
+    deep = project / "src" / "deep"
+    deep.mkdir(parents=True)
+
+    assert {"mine", "users"} <= {skill.name for skill in SkillLibrary.default(cwd=deep, home=home).skills}
+    (project / "src" / ".git").mkdir()  # a repository inside is a project of its own
+    assert "mine" not in {skill.name for skill in SkillLibrary.default(cwd=deep, home=home).skills}
+    outside = SkillLibrary.default(cwd=home / "work", home=home)
+    assert outside.directories == (home / ".agents" / "skills", bundled_skills())
+    assert SkillLibrary.default(cwd=home, home=home).directories == outside.directories
+
+
+def test_a_file_of_a_skill_can_be_had_as_a_skill_of_its_own(tmp_path: Path) -> None:
+    folder = simple_skill(tmp_path / "harbour")
+    (folder / "references").mkdir()
+    (folder / "references" / "ships.md").write_text("Ships of {{year|1911}}.\r\n\n")
+    (folder / "references" / "empty.md").write_text("\n")
+    library = SkillLibrary([tmp_path])
+
+    part = library.get("harbour/references/ships.md")
+
+    assert (part.name, part.body, part.fields) == (
+        "harbour/references/ships.md",
+        "Ships of {{year|1911}}.",
+        {"year": "1911"},
+    )
+    for wrong, why in (
+        ("harbour/references/none.md", "has no file"),
+        ("harbour/../x", "is no file"),
+        ("harbour/references/empty.md", "is empty"),
+        ("other/references/ships.md", "no skill"),
+    ):
+        with pytest.raises(SkillError, match=why):
+            library.get(wrong)
