@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from kvnotes_local.engine.artifact import ArtifactMeta, StoreType, write_artifact, write_state_artifact
+from kvnotes_local.engine.artifact import ArtifactMeta, StoreType
+from kvnotes_local.engine.artifact_writer import write_artifact, write_state_artifact
 from kvnotes_local.engine.compile_packs import NumberedJob, Pack, cells_needed, pack_jobs
 from kvnotes_local.engine.context import AbortFlag, LlamaContext
 from kvnotes_local.engine.lead_prefill import LeadPrefill

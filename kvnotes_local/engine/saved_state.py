@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvnotes_local.engine.artifact import ArtifactMeta, open_artifact, write_state_artifact
+from kvnotes_local.engine.artifact import ArtifactMeta, open_artifact
+from kvnotes_local.engine.artifact_writer import write_state_artifact
 from kvnotes_local.engine.protocol import ModelInfo
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import ArtifactError

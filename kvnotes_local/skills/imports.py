@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from kvnotes_local.engine.artifact import open_artifact, write_artifact
+from kvnotes_local.engine.artifact import open_artifact
 from kvnotes_local.engine.artifact_meta import ArtifactMeta, artifact_key
+from kvnotes_local.engine.artifact_writer import write_artifact
 from kvnotes_local.engine.protocol import Engine, RowCheck
 from kvnotes_local.errors import ArtifactError, DiskFullError
 from kvnotes_local.skills.artifact_store import ArtifactStore, StoredArtifact

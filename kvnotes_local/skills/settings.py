@@ -12,7 +12,7 @@ from kvnotes_local.engine.store_type import StoreType
 class SkillSettings:
     """``kvnotes.*`` keys of a skill's metadata.
 
-    ``pin`` (``kvnotes.pin: true``): the skill stays in the chat when room has to be made.
+    ``pin`` (``kvnotes.pin: true``): ``skills gc`` leaves its artifacts alone.
     ``repair`` (``kvnotes.repair: 32``): seam tokens to decode when splicing; None leaves it to the gate.
     ``store`` (``kvnotes.store: q8_0``): how its artifacts are stored; None leaves it to the caller.
     """

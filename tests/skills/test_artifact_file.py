@@ -29,9 +29,8 @@ from kvnotes_local.engine.artifact import (
     open_artifact,
     read_artifact_meta,
     text_sha256,
-    write_artifact,
-    write_state_artifact,
 )
+from kvnotes_local.engine.artifact_writer import write_artifact, write_state_artifact
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.tensor_file import TensorSpec, write_tensor_file
 from kvnotes_local.engine.turns import FieldSpan
@@ -192,7 +191,7 @@ def test_other_files_are_told_apart(path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_as_such(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvnotes_local.engine.artifact.FORMAT_VERSION", FORMAT_VERSION + 1)
+    monkeypatch.setattr("kvnotes_local.engine.artifact_writer.FORMAT_VERSION", FORMAT_VERSION + 1)
     write_artifact(path, META, random_rows(*LAYOUTS["plain"]))
 
     with pytest.raises(ArtifactError, match=f"has format {FORMAT_VERSION + 1}, which is newer"):
@@ -452,7 +451,8 @@ from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.engine.artifact import open_artifact, write_artifact
+from kvnotes_local.engine.artifact import open_artifact
+from kvnotes_local.engine.artifact_writer import write_artifact
 path, who, rounds = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 rows = random_rows(*LAYOUTS["sliding window"], seed=int(who))
 for _ in range(rounds):
@@ -466,7 +466,7 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.engine import artifact, tensor_file
+from kvnotes_local.engine import artifact_writer, tensor_file
 path, stage = Path(sys.argv[2]), sys.argv[3]
 
 def stop_here(*_):
@@ -474,17 +474,17 @@ def stop_here(*_):
     sys.stdin.read()
 
 if stage == "data":
-    whole = artifact._pieces
+    whole = artifact_writer._pieces
     def pieces(array):
         yield from whole(array)
         if array.shape[-1] > 3:
             stop_here()
-    artifact._pieces = pieces
+    artifact_writer._pieces = pieces
 elif stage == "fsync":
     os.fsync = stop_here
 else:
     tensor_file.Path.replace = stop_here
-artifact.write_artifact(path, META, random_rows(*LAYOUTS["plain"]))
+artifact_writer.write_artifact(path, META, random_rows(*LAYOUTS["plain"]))
 """
 
 

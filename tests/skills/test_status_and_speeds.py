@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from skill_samples import LAYOUTS, META, random_rows, simple_skill
 
-from kvnotes_local.engine.artifact import ArtifactMeta, write_artifact
+from kvnotes_local.engine.artifact import ArtifactMeta
 from kvnotes_local.engine.artifact_meta import ArtifactKind, rows_version, text_sha256
+from kvnotes_local.engine.artifact_writer import write_artifact
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary

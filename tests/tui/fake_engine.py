@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.artifact import write_state_artifact
 from kvnotes_local.engine.artifact_meta import ArtifactMeta
+from kvnotes_local.engine.artifact_writer import write_state_artifact
 from kvnotes_local.engine.chat_format import ChatFormat, Wrapper
 from kvnotes_local.engine.protocol import (
     Applied,
