@@ -18,6 +18,18 @@ def safe_text(text: str) -> str:
     return _UNSAFE.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
+def safe_json(text: str) -> str:
+    """JSON with the characters that a terminal might act on written as escapes: the same value for whoever parses it."""
+    return _UNSAFE.sub(lambda found: _json_escape(ord(found[0])), text)
+
+
+def _json_escape(code: int) -> str:
+    if code > 0xFFFF:  # a surrogate pair
+        code -= 0x10000
+        return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+    return f"\\u{code:04x}"
+
+
 def safe_line(text: str, width: int | None = None) -> str:
     """One line of safe text, cut to ``width`` characters with an ellipsis."""
     line = _UNSAFE_IN_LINE.sub(" ", unicodedata.normalize("NFC", text))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.terminal_text import safe_line, safe_text
+from kvnotes_local.terminal_text import safe_json, safe_line, safe_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Output:
     def document(self, data: Mapping[str, Any]) -> None:
         """Print the result for machines; does nothing without ``--json``."""
         if self.json:
-            _write(json.dumps(data, default=_plain, ensure_ascii=False, indent=2) + "\n")
+            _write(safe_json(json.dumps(data, default=_plain, ensure_ascii=False, indent=2)) + "\n")
 
     def text(self, text: str = "", *, end: str = "\n") -> None:
         """Print for people; nothing with ``--json``."""
