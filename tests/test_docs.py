@@ -22,3 +22,11 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "spliced" in done.stdout
+
+
+def test_every_test_that_the_table_of_faults_names_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (REPOSITORY / "docs" / "faults.md").read_text("utf-8")))
+    sources = (path.read_text("utf-8") for path in (REPOSITORY / "tests").rglob("test_*.py"))
+    there = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
+    assert len(named) > 30
+    assert named <= there, named - there
