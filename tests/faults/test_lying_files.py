@@ -34,7 +34,7 @@ from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill_file import load_skill
 
 CORPUS = Path(__file__).parent / "corpus"
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def mutate(data: bytes, pick: random.Random) -> bytes:
@@ -57,7 +57,7 @@ def mutate(data: bytes, pick: random.Random) -> bytes:
     return bytes(changed)
 
 
-def inputs(folder: str, n: int = 150) -> Iterator[bytes]:
+def inputs(folder: str, n: int = 80) -> Iterator[bytes]:
     """Every seed of a parser, and accidents of them."""
     seeds = [path.read_bytes() for path in sorted((CORPUS / folder).iterdir())]
     assert seeds
@@ -151,7 +151,7 @@ def frames(data: bytes) -> list[Frame]:
 
 def test_damaged_messages_are_refused_or_read() -> None:
     good = 0
-    for data in inputs("frames", 400):
+    for data in inputs("frames", 200):
         try:
             good += len(frames(data))
         except WireError:
@@ -289,7 +289,7 @@ def test_a_damaged_database_gives_a_typed_error_or_chats(chats: Path, tmp_path: 
     good, pick = chats.read_bytes(), random.Random(5)
     path = tmp_path / "chats.sqlite"
     outcomes = set()
-    for _ in range(120):
+    for _ in range(60):
         for rest in tmp_path.iterdir():
             rest.unlink()
         data = good
