@@ -135,7 +135,9 @@ class LeadPrefill:
     def _keep(self, one: NumberedJob, at: int, run: Run) -> None:
         rows = self._transfer.read(run.seq, run.start, run.start + len(run.tokens))
         distance = len(one.job.leads[-1]) - run.start
-        self._read.setdefault(one.number, []).append(self._transfer.moved(rows, distance, self._plain))
+        if distance or rows.layout != self._plain:
+            rows = self._transfer.moved(rows, distance, self._plain)
+        self._read.setdefault(one.number, []).append(rows)
         self._release(self._runs.pop((one.number, at)))
 
     def _lead(self, lead: Lead, n_tokens: int) -> int:
