@@ -21,7 +21,7 @@ class BoundedLog:
     def write(self, text: bytes) -> None:
         """Append. A full disk costs the line: it must not stop the model."""
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
+            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 if os.fstat(handle).st_size + len(text) > self._max_bytes:
                     os.ftruncate(handle, 0)

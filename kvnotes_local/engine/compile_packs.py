@@ -34,8 +34,8 @@ Pack = tuple[NumberedJob, ...]
 def pack_jobs(jobs: Sequence[NumberedJob], n_batch: int) -> list[Pack]:
     """Neighbouring jobs that fill one batch of ``n_batch`` tokens together go together; a longer one stands alone.
 
-    A small batch leaves a GPU idle, and costs one synchronisation as a full one does (on one CPU core it makes no difference).
-    Longer jobs gain nothing from company: each of their tokens would only have more cells to look over.
+    A batch that is not full wastes time, since reading the weights costs as much for ten tokens as for a hundred. Longer
+    jobs gain nothing from company: each of their tokens would only have more cells to look over.
     """
     packs: list[Pack] = []
     pack: list[NumberedJob] = []

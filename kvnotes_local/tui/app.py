@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,25 +12,18 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.signal import Signal
 
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.tui.command_list import COMMANDS
 from kvnotes_local.tui.commands import find_command
 from kvnotes_local.tui.completion import complete
-from kvnotes_local.tui.keys import unknown_keys
 from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.mailbox import Mailbox
 from kvnotes_local.tui.news import ChatOpened, Failure, ModelReady, News, Notice
 from kvnotes_local.tui.palette import KvnotesCommands
 from kvnotes_local.tui.screens.chat import ChatScreen
-from kvnotes_local.tui.screens.chats import ChatsScreen
 from kvnotes_local.tui.screens.confirm_quit import ConfirmQuit
-from kvnotes_local.tui.screens.help import HelpScreen
-from kvnotes_local.tui.screens.log import LogScreen
-from kvnotes_local.tui.screens.models import ModelsScreen
-from kvnotes_local.tui.screens.settings import SettingsScreen
-from kvnotes_local.tui.screens.skills import SkillsScreen
+from kvnotes_local.tui.screens.registry import screen_makers
 from kvnotes_local.tui.settings import DEFAULT_THEME, SettingsError, SettingsFile
 from kvnotes_local.tui.start import Start, welcome_text
 from kvnotes_local.tui.state import SessionState
@@ -48,15 +41,7 @@ class KvnotesApp(App[None]):
 
     TITLE = "kvnotes"
     COMMANDS = {KvnotesCommands}
-    MODES: ClassVar[dict[str, type[Screen[None]]]] = {  # type: ignore[assignment]
-        "chat": ChatScreen,
-        "skills": SkillsScreen,
-        "chats": ChatsScreen,
-        "models": ModelsScreen,
-        "settings": SettingsScreen,
-        "log": LogScreen,
-        "help": HelpScreen,
-    }
+    MODES: ClassVar[dict[str, Callable[[], Screen[None]]]] = dict(screen_makers())  # type: ignore[assignment]
     DEFAULT_MODE = "chat"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -119,8 +104,8 @@ class KvnotesApp(App[None]):
     def submit_idle(self, request: EngineRequest) -> None:
         """The same for what needs a chat and makes no sense while the engine works; tells so then."""
         try:
-            self.need_chat()
             self.need_idle()
+            self.need_chat()
         except UsageError as error:
             self.tell(str(error), failed=True)
             return
@@ -218,10 +203,13 @@ class KvnotesApp(App[None]):
                 f"{self.settings_file.path}: there is no theme {settings.theme!r}; the Settings screen lists them"
             )
             self.theme = DEFAULT_THEME
-        problems += [
-            f"{self.settings_file.path}: keys.{name} names nothing; the Help screen lists the names"
-            for name in unknown_keys(self, settings.keys)
-        ]
+        if settings.keys:
+            from kvnotes_local.tui.keys import unknown_keys  # looks at all screens
+
+            problems += [
+                f"{self.settings_file.path}: keys.{name} names nothing; the Help screen lists the names"
+                for name in unknown_keys(settings.keys)
+            ]
         self.set_keymap(dict(settings.keys))
         self.workbench.set_defaults(ChatDefaults(settings.sampling, settings.max_tokens))
         self.settings_problems = problems
@@ -268,9 +256,7 @@ class KvnotesApp(App[None]):
         self.exit()
 
     def _last_session(self) -> LastSession:
-        session = self.session
-        if session.info is None:
-            loading = self._loading
-            return LastSession(loading.path if loading else None, self.params, session.last_chat, self.draft)
-        params = self._loading.params if self._loading is not None else EngineParams()
-        return LastSession(session.info.path, params, session.chat.id if session.chat else None, self.draft)
+        loading = self._loading
+        if loading is None:
+            return LastSession(draft=self.draft)
+        return LastSession(loading.path, loading.params, self.session.last_chat, self.draft)

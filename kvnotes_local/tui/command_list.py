@@ -22,6 +22,7 @@ from kvnotes_local.tui.workbench.chat_requests import (
     SetField,
     SpliceSkill,
 )
+from kvnotes_local.tui.workbench.evaluation_requests import RunBench, RunProbe, VerifyChat, VerifySkill
 from kvnotes_local.tui.workbench.model_requests import LoadModel
 from kvnotes_local.tui.workbench.skill_requests import CompileSkill
 from kvnotes_local.tui.workbench.store_requests import ExportChat, RenameChat
@@ -143,6 +144,24 @@ def _rename(app: KvnotesApp, rest: str) -> None:
     app.submit(RenameChat(app.session.chat.id, rest))
 
 
+def _verify(app: KvnotesApp, rest: str) -> None:
+    if rest:
+        app.submit_idle(VerifySkill(rest))
+    else:
+        app.action_go("bench")
+        app.submit_idle(VerifyChat())
+
+
+def _bench(app: KvnotesApp, _: str) -> None:
+    app.action_go("bench")
+    app.submit_idle(RunBench())
+
+
+def _probe(app: KvnotesApp, _: str) -> None:
+    app.action_go("bench")
+    app.submit_idle(RunProbe())
+
+
 def _go(mode: str) -> Callable[[KvnotesApp, str], None]:
     return lambda app, _: app.action_go(mode)
 
@@ -200,5 +219,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("settings", "", "settings and keys (F7)", _go("settings")),
     Command("log", "", "the logs (F8)", _go("log")),
     Command("help", "", "signs, commands and keys (F1)", _go("help")),
+    Command("verify", "[SKILL]", "a skill, or this chat, against reading it", _verify, Names.SKILLS),
+    Command("bench", "", "how fast splicing is here (F6)", _bench),
+    Command("probe", "", "which rows carry a decision (F6)", _probe),
     Command("quit", "", "leave; everything is kept", _quit),
 )

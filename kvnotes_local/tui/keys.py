@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding
 from textual.dom import DOMNode
 
+from kvnotes_local.tui.screens.registry import screen_classes
 from kvnotes_local.tui.widgets.composer import ComposerText
 from kvnotes_local.tui.widgets.notebook_panel import FieldsTable, SegmentList
 from kvnotes_local.tui.widgets.transcript import Transcript
@@ -37,9 +38,12 @@ class BoundKey:
         )
 
 
-def bindings(app: KvnotesApp) -> Iterator[Binding]:
+def bindings() -> Iterator[Binding]:
     """Bindings that have a name, of the app, its screens and their widgets."""
-    for node in (type(app), *app.MODES.values(), *_WIDGETS):
+    from kvnotes_local.tui.app import KvnotesApp
+
+    nodes: list[type[DOMNode]] = [KvnotesApp, *screen_classes(), *_WIDGETS]
+    for node in nodes:
         for binding in node.BINDINGS:
             if isinstance(binding, Binding) and binding.id is not None:
                 yield binding
@@ -49,12 +53,12 @@ def bound_keys(app: KvnotesApp) -> list[BoundKey]:
     """Every key with a name, as it is bound now."""
     return [
         BoundKey(binding.id, binding.description, app.settings.keys.get(binding.id, binding.key), binding.key)
-        for binding in bindings(app)
+        for binding in bindings()
         if binding.id is not None
     ]
 
 
-def unknown_keys(app: KvnotesApp, keys: Mapping[str, str]) -> list[str]:
+def unknown_keys(keys: Mapping[str, str]) -> list[str]:
     """Names in the settings that name nothing."""
-    known = {binding.id for binding in bindings(app)}
+    known = {binding.id for binding in bindings()}
     return [name for name in keys if name not in known]

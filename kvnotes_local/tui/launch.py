@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.engine.protocol import Engine, EngineParams
+from kvnotes_local.errors import UsageError
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.last_session import LastSession
@@ -21,6 +22,8 @@ from kvnotes_local.tui.workbench.desk import LoadProgress, OpenEngine, Places
 
 def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_dir: Path | None = None) -> None:
     """Run the app until it is left. Raises KvnotesError for what is wrong before it has begun."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("The screens of kvnotes need a terminal. `kvnotes --help` lists what works without one.")
     from kvnotes_local.engine.model_choice import resolve_model
     from kvnotes_local.engine.model_scan import embedded_model, find_models
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from kvnotes_local.tui.news import AnswerText, News, WorkProgressed
+from kvnotes_local.tui.news import AnswerText, News, WorkProgressed, WorkStep
 
 UPDATES_PER_SECOND = 30
 
@@ -66,5 +66,7 @@ def _joined(before: News, news: News) -> News | None:
     if isinstance(before, AnswerText) and isinstance(news, AnswerText):
         return AnswerText(before.text + news.text)
     if isinstance(before, WorkProgressed) and isinstance(news, WorkProgressed):
+        return news
+    if isinstance(before, WorkStep) and isinstance(news, WorkStep):
         return news
     return None

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from kvnotes_local.engine.memory import MemoryEstimate
 from kvnotes_local.engine.protocol import ModelInfo
 from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_store import Chat, ChatSummary, Found
 from kvnotes_local.notebook.edit import EditResult
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Segment
 
+if TYPE_CHECKING:
+    from kvnotes_local.engine.memory import MemoryEstimate
+    from kvnotes_local.evaluation.bench import BenchRow
+    from kvnotes_local.evaluation.gate import GateResult
+    from kvnotes_local.evaluation.live_check import LiveCheck
+    from kvnotes_local.evaluation.probe import Probe
+    from kvnotes_local.notebook.chat_store import Chat, ChatSummary, Found
+    from kvnotes_local.skills.verdicts import Verdict
+
 
 @dataclass(frozen=True)
 class ChatView:
-    """A chat at one moment. ``n_cached``: tokens whose rows the engine holds."""
+    """A chat at one moment. ``is_stored``: a new chat is in the store from its first change on."""
 
     id: str
     title: str
     segments: tuple[Segment, ...]
     fields: dict[str, str]
     params: ChatParams
-    n_cached: int = 0
+    is_stored: bool = True
 
     @property
     def n_tokens(self) -> int:
@@ -55,6 +63,13 @@ class WorkProgressed(News):
     done: int
     total: int
     unit: str = "tokens"
+
+
+@dataclass
+class WorkStep(News):
+    """What of the work is done now, in words."""
+
+    text: str
 
 
 @dataclass
@@ -142,13 +157,19 @@ class FieldChanged(News):
 
 @dataclass(frozen=True)
 class CompiledFor:
-    """An artifact of a skill: for which model, and whether its text is the skill's text of now."""
+    """An artifact of a skill: for which model, and whether its text is the skill's text of now. ``verdict``: what was measured
+    about splicing it in the loaded model's cache, None where nothing was."""
 
     model_fingerprint: str
     model_name: str
     n_tokens: int
     n_bytes: int
     is_current: bool
+    verdict: Verdict | None = None
+
+    @property
+    def may_splice(self) -> bool:
+        return self.verdict is None or self.verdict.outcome == "passed"
 
 
 @dataclass(frozen=True)
@@ -169,8 +190,9 @@ class SkillRow:
         if self.problem:
             return "broken"
         mine = [one for one in self.compiled if one.model_fingerprint == model_fingerprint]
-        if any(one.is_current for one in mine):
-            return "compiled"
+        current = next((one for one in mine if one.is_current), None)
+        if current is not None:
+            return "compiled" if current.verdict is None else f"verified: {'splice' if current.may_splice else 'read'}"
         return "out of date" if mine else "not compiled"
 
 
@@ -252,3 +274,34 @@ class MemoryEstimated(News):
     path: Path
     estimate: MemoryEstimate | None
     problem: str = ""
+
+
+@dataclass
+class SkillVerified(News):
+    """Splicing a skill was measured against reading it."""
+
+    skill: str
+    result: GateResult
+
+
+@dataclass
+class ChatVerified(News):
+    """The open chat was compared with the same chat read afresh."""
+
+    check: LiveCheck
+
+
+@dataclass
+class BenchDone(News):
+    """Times to the first token were measured. ``model``: in words."""
+
+    model: str
+    rows: tuple[BenchRow, ...]
+
+
+@dataclass
+class ProbeDone(News):
+    """It was found which rows carry a decision."""
+
+    model: str
+    probe: Probe

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from tomlkit.exceptions import TOMLKitError
+from tomlkit.exceptions import ParseError
 
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.engine.protocol import Sampling
@@ -115,7 +115,7 @@ class SettingsFile:
             return tomlkit.parse(DEFAULT_TEXT)
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{self.path} cannot be read ({error}). The usual settings are used.") from error
-        except (TOMLKitError, ValueError, RecursionError) as error:
+        except ParseError as error:
             raise SettingsError(
                 f"{self.path} is no TOML: {error}. Correct or delete it; the usual settings are used."
             ) from error

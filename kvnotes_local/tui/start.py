@@ -57,7 +57,7 @@ def welcome_text(session: SessionState, offer: LoadModel | None, *, is_first: bo
 
     ``offer``: what Enter loads; ``is_first``: nothing was loaded before.
     """
-    if session.info is not None:
+    if session.chat is not None:
         return FIRST_STEPS, None
     if session.work is not None:
         return f"{session.work.what} …\n\nYou can write your question already.", None

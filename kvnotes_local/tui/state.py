@@ -25,18 +25,20 @@ from kvnotes_local.tui.news import (
     WorkBegan,
     WorkEnded,
     WorkProgressed,
+    WorkStep,
 )
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the engine is doing: ``done`` of ``total`` units, 0 as long as nothing is known of it."""
+    """What the engine is doing: ``done`` of ``total`` units, 0 as long as nothing is known of it; ``step``: a part, in words."""
 
     id: int
     what: str
     done: int = 0
     total: int = 0
     unit: str = "tokens"
+    step: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class Said:
 
 @dataclass(frozen=True)
 class SessionState:
-    """``proof``: of the last answer. ``answering``: an answer is being given. ``last_chat``: id of the last one that was open.
-    ``models``: None as long as nobody has looked."""
+    """``proof``: of the last answer. ``answering``: an answer is being given. ``last_chat``: id of the last stored one that
+    was open. ``models``: None as long as nobody has looked."""
 
     info: ModelInfo | None = None
     chat: ChatView | None = None
@@ -70,6 +72,8 @@ class SessionState:
             case WorkProgressed() if self.work is not None:
                 work = replace(self.work, done=news.done, total=news.total, unit=news.unit)
                 return replace(self, work=work)
+            case WorkStep() if self.work is not None:
+                return replace(self, work=replace(self.work, step=news.text, done=0, total=0))
             case WorkEnded() if self.work is not None and self.work.id == news.id:
                 return replace(self, work=None, answering=False)
             case ModelReady():
@@ -77,15 +81,15 @@ class SessionState:
             case ModelGone():
                 return replace(self, info=None, chat=None, proof=None)
             case ChatOpened():
-                return replace(self, chat=news.chat, proof=_last_proof(news.chat), last_chat=news.chat.id)
+                return replace(self, proof=_last_proof(news.chat))._on_desk(news.chat)
             case ChatChanged():
-                return replace(self, chat=news.chat)
+                return self._on_desk(news.chat)
             case QuestionAsked():
                 return replace(self, answering=True)
             case AnswerText() if self.work is not None and self.work.total:
                 return replace(self, work=replace(self.work, done=0, total=0))
             case AnswerEnded():
-                return replace(self, chat=news.chat, proof=news.proof, answering=False)
+                return replace(self, proof=news.proof, answering=False)._on_desk(news.chat)
             case SkillsListed():
                 return replace(self, skills=news.skills)
             case ModelsListed():
@@ -97,6 +101,9 @@ class SessionState:
                 return replace(self, said=Said(text, failed=True))
             case _:
                 return self
+
+    def _on_desk(self, chat: ChatView) -> SessionState:
+        return replace(self, chat=chat, last_chat=chat.id if chat.is_stored else self.last_chat)
 
 
 def _last_proof(chat: ChatView) -> Proof | None:

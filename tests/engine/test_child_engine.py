@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import subprocess
@@ -256,12 +255,3 @@ def test_a_killed_process_is_started_again_and_its_sequences_are_lost(zoo_direct
             engine.apply(seq, [Decode((5,))])
         assert engine.tokens(new) == (5, 6, 7)
         engine.free_sequence(seq)  # what is gone is free
-
-
-def test_the_engine_apart_has_every_call_of_the_protocol_with_its_arguments() -> None:
-    """A call that was added to the protocol only would fail here, not at a user's."""
-    for name, function in vars(Engine).items():
-        if name.startswith("_") or name == "info":
-            continue
-        for engine in (ChildEngine, LlamaEngine):
-            assert inspect.signature(getattr(engine, name)) == inspect.signature(function), (engine, name)

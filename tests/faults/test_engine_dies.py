@@ -158,21 +158,6 @@ def test_an_operation_in_which_the_engine_is_killed_is_done_all_the_same(bench: 
         each.notebook.check()
 
 
-@pytest.mark.parametrize("model", ["gemma3", "mamba", "falcon-h1"])
-def test_models_with_windows_and_recurrent_states_are_put_together_again_too(bench: Make, model: str) -> None:
-    one = bench("decode", model=model)
-    untouched, chat = started(one), started(one)
-    wanted = untouched.notebook.ask("How long is the quay?", max_tokens=4)
-    one.load_gun()
-    reply = chat.notebook.ask("How long is the quay?", max_tokens=4)
-    assert "SIGKILL" in one.notices[-1]
-    assert reply.segment.tokens == wanted.segment.tokens
-    chat.notebook.check()
-    assert chat.notebook.undo()
-    chat.notebook.ask("And now?", max_tokens=3)
-    chat.notebook.check()
-
-
 def test_an_answer_goes_on_where_it_was(bench: Make) -> None:
     one = bench("decode")
     chats = [started(one), started(one)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import random
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -30,15 +29,9 @@ from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError, as_tree
 from kvnotes_local.notebook.export import chat_json, chat_markdown
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens
-from kvnotes_local.skills.artifact_store import ArtifactStore
-from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.evals import load_questions
-from kvnotes_local.skills.imports import ImportShelf
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill_file import load_skill
-from kvnotes_local.skills.transfer import export_skill, import_skill
-from kvnotes_local.tui.settings import SettingsFile
-from tests.conftest import MakeEngine
 
 CORPUS = Path(__file__).parent / "corpus"
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -64,7 +57,7 @@ def mutate(data: bytes, pick: random.Random) -> bytes:
     return bytes(changed)
 
 
-def inputs(folder: str, n: int) -> Iterator[bytes]:
+def inputs(folder: str, n: int = 80) -> Iterator[bytes]:
     """Every seed of a parser, and accidents of them."""
     seeds = [path.read_bytes() for path in sorted((CORPUS / folder).iterdir())]
     assert seeds
@@ -81,7 +74,7 @@ Parser = Callable[[Path, bytes], object]
 
 
 def parse_skill(folder: Path, data: bytes) -> object:
-    (folder / "plain").mkdir(exist_ok=True, parents=True)
+    (folder / "plain").mkdir(exist_ok=True)
     (folder / "plain" / "SKILL.md").write_bytes(data)
     SkillLibrary([folder])  # lists what it cannot read, and never raises
     return load_skill(folder / "plain").text()
@@ -110,26 +103,18 @@ def parse_added_models(folder: Path, data: bytes) -> object:
     return AddedModels(folder / "models.json").paths
 
 
-def parse_settings(folder: Path, data: bytes) -> object:
-    (folder / "settings.toml").write_bytes(data)
-    SettingsFile(folder / "settings.toml").load()  # never raises: what is not understood is told
-    return SettingsFile(folder / "settings.toml")._document()
-
-
 PARSERS: dict[str, Parser] = {
     "skills": parse_skill,
     "evals": parse_evals,
     "gguf": parse_gguf,
     "episodes": parse_episode,
-    "settings": parse_settings,
 }
 
 
-@pytest.mark.parametrize("n", [80, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PARSERS)
-def test_damaged_files_give_a_typed_error_or_a_value(tmp_path: Path, name: str, n: int) -> None:
+def test_damaged_files_give_a_typed_error_or_a_value(tmp_path: Path, name: str) -> None:
     read = refused = 0
-    for data in inputs(name, n):
+    for data in inputs(name):
         try:
             PARSERS[name](tmp_path, data)
             read += 1
@@ -152,38 +137,6 @@ def test_any_bytes_give_a_typed_error_or_a_value(
         {**PARSERS, "models": parse_added_models}[name](folder, data)
     except KvnotesError:
         return
-
-
-# -- archives of other people ------------------------------------------------------------------------------------------------
-
-
-def test_a_damaged_archive_is_refused_or_read_and_writes_nowhere_else(tiny_engine: MakeEngine, tmp_path: Path) -> None:
-    parse_skill(tmp_path / "mine", (CORPUS / "skills" / "plain.md").read_bytes())
-    skill, store = load_skill(tmp_path / "mine" / "plain"), ArtifactStore(tmp_path / "artifacts")
-    SkillCompiler(tiny_engine(), store, n_leads=0).compile(skill)
-    export_skill(skill, store.list(), tmp_path / "good.kvnotes.zip")
-    good, pick = (tmp_path / "good.kvnotes.zip").read_bytes(), random.Random(3)
-    outcomes = set()
-    for number in range(80):
-        data = good
-        if number:
-            # Most of an archive is rows: the names and sizes at both ends are the delicate part.
-            for _ in range(pick.randint(1, 3)):
-                cut = pick.choice([(0, 2000), (len(data) - 600, len(data)), (0, len(data))])
-                start, stop = max(0, cut[0]), max(1, cut[1])
-                data = data[:start] + mutate(data[start:stop], pick) + data[stop:]
-        archive = tmp_path / "theirs.kvnotes.zip"
-        archive.write_bytes(data)
-        place = tmp_path / f"there-{number}"
-        before = {path for path in tmp_path.iterdir() if path != place}
-        try:
-            import_skill(archive, ImportShelf(ArtifactStore(place / "artifacts")), place / "skills")
-            outcomes.add("read")
-        except KvnotesError:
-            outcomes.add("refused")
-        assert {path for path in tmp_path.iterdir() if path != place} == before
-        shutil.rmtree(place, ignore_errors=True)
-    assert outcomes == {"read", "refused"}
 
 
 # -- messages of the engine process ----------------------------------------------------------------------------------------

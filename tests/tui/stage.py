@@ -105,6 +105,8 @@ async def on_stage(
     messages: list[Message] = []
     async with app.run_test(size=size, message_hook=messages.append) as pilot:
         stage = Stage(app, pilot, script, messages)
+        stage.composer.area.cursor_blink = False
+        app.animation_level = "none"
         if ready:
             await stage.idle()
         yield stage

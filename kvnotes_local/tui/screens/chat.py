@@ -180,8 +180,9 @@ class ChatScreen(KvnotesScreen):
                 composer.clear()
                 self.kvnotes.run_command(sent.text)
                 return
+            if self.session.chat is None or self.session.answering:
+                self.kvnotes.need_idle()  # anything else that is under way ends first: the question waits for it
             self.kvnotes.need_chat()
-            self.kvnotes.need_idle()
         except UsageError as error:
             if not composer.text:
                 composer.write(sent.text)

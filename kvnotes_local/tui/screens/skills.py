@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual import events, on
@@ -14,12 +15,16 @@ from textual.widgets import DataTable, Static
 
 from kvnotes_local.cli.output import human_bytes
 from kvnotes_local.errors import UsageError
+from kvnotes_local.skills.verdicts import Outcome, Verdict
 from kvnotes_local.terminal_text import safe_line, safe_text
-from kvnotes_local.tui.news import ModelReady, SkillCompiled, SkillRow, SkillsListed
+from kvnotes_local.tui.news import ModelReady, SkillCompiled, SkillRow, SkillsListed, SkillVerified
 from kvnotes_local.tui.screens.base import KvnotesScreen
 from kvnotes_local.tui.workbench.chat_requests import SpliceSkill
 from kvnotes_local.tui.workbench.file_requests import ListSkills
 from kvnotes_local.tui.workbench.skill_requests import CompileSkill
+
+if TYPE_CHECKING:
+    from kvnotes_local.evaluation.gate import GateResult
 
 NO_FINDINGS = "Lint: nothing to remark."
 
@@ -49,8 +54,8 @@ class SkillsScreen(KvnotesScreen):
 
     def on_mount(self) -> None:
         table = self.query_one(DataTable)
-        table.add_column("skill", width=18)
-        table.add_column("status", width=12)
+        table.add_column("skill", width=16)
+        table.add_column("status", width=16)
         table.add_column("tokens", width=7)
         table.add_column("size", width=9)
         table.add_column("lint", width=4)
@@ -58,8 +63,7 @@ class SkillsScreen(KvnotesScreen):
 
     @on(events.ScreenResume)
     def action_refresh(self) -> None:
-        info = self.session.info
-        self.kvnotes.submit(ListSkills(info.n_ctx if info else None, info.n_swa if info else None))
+        self.kvnotes.submit(ListSkills(self.session.info))
 
     @on(SkillsListed)
     @on(ModelReady)
@@ -70,7 +74,7 @@ class SkillsScreen(KvnotesScreen):
         for skill in self.session.skills:
             mine = [one for one in skill.compiled if one.model_fingerprint == fingerprint]
             table.add_row(
-                Text(safe_line(skill.name, 18)),
+                Text(safe_line(skill.name, 16)),
                 Text(skill.status(fingerprint)),
                 Text(f"{mine[0].n_tokens:,}" if mine else "", justify="right"),
                 Text(human_bytes(sum(one.n_bytes for one in mine)) if mine else "", justify="right"),
@@ -95,6 +99,9 @@ class SkillsScreen(KvnotesScreen):
         lines = [skill.name, skill.description, str(skill.folder)]
         if fields:
             lines.append(f"Fields: {fields}")
+        verdict = next((one.verdict for one in skill.compiled if one.verdict is not None and one.is_current), None)
+        if verdict is not None:
+            lines.append(verdict_text(verdict))
         others = sorted({one.model_name for one in skill.compiled if one.model_fingerprint != self._fingerprint})
         if others:
             lines.append(f"Also compiled for: {', '.join(others)}")
@@ -106,6 +113,11 @@ class SkillsScreen(KvnotesScreen):
         )
         text.update(Content(safe_text(skill.text)))
         self.query_one("#skill").scroll_home(animate=False)
+
+    @on(SkillVerified)
+    def _verified(self, news: SkillVerified) -> None:
+        self.kvnotes.tell(gate_text(news.skill, news.result))
+        self.action_refresh()
 
     @on(SkillCompiled)
     def _compiled(self, news: SkillCompiled) -> None:
@@ -129,8 +141,8 @@ class SkillsScreen(KvnotesScreen):
 
     def action_compile(self, force: bool = False) -> None:
         try:
-            self.kvnotes.need_chat()
             self.kvnotes.need_idle()
+            self.kvnotes.need_chat()
         except UsageError as error:
             self.kvnotes.tell(str(error), failed=True)
             return
@@ -150,3 +162,24 @@ class SkillsScreen(KvnotesScreen):
     @property
     def _fingerprint(self) -> str | None:
         return self.session.info.fingerprint if self.session.info is not None else None
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A kept verdict in one line."""
+    what = (
+        f"may be spliced with {verdict.repair_tokens} seam tokens"
+        if verdict.outcome is Outcome.PASSED
+        else "splicing fails, so it is read"
+    )
+    return (
+        f"Verified: {what}. Mean KL {verdict.kl_mean:.4f} (reading again: {verdict.noise_kl_mean:.4f}), "
+        f"top-1 {verdict.top1_agreement:.3f} ({verdict.noise_top1_agreement:.3f}), {verdict.n_positions} positions"
+    )
+
+
+def gate_text(skill: str, result: GateResult) -> str:
+    """A new verdict in one line."""
+    best = result.best
+    if result.passed:
+        return f"{skill} may be spliced with {best.repair_tokens} tokens at the seam computed."
+    return f"{skill} fails: {'; '.join(best.failures)}. For this model it is read instead of spliced from now on."

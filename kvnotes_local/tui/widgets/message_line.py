@@ -27,7 +27,7 @@ class MessageLine(Static):
 
 def work_line(work: Work, said: Said) -> Content:
     """What is being done and how far it is."""
-    line = safe_line(work.what)
+    line = safe_line(f"{work.what}: {work.step}" if work.step else work.what)
     if work.total:
         line += f": {work.done:,}{work.unit}" if work.unit == "%" else f": {work.done:,} of {work.total:,} {work.unit}"
         filled = round(20 * min(1.0, work.done / work.total))

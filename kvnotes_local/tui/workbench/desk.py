@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kvnotes_local.engine.protocol import Engine, EngineParams, Sampling
-from kvnotes_local.errors import UsageError
+from kvnotes_local.errors import Cancelled, UsageError
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError
-from kvnotes_local.tui.news import ChatView, News, WorkProgressed
+from kvnotes_local.tui.news import ChatView, News, WorkProgressed, WorkStep
 
 if TYPE_CHECKING:
     from kvnotes_local.notebook.stored_chat import StoredChat
     from kvnotes_local.skills.artifact_store import ArtifactStore
     from kvnotes_local.skills.compiler import SkillCompiler
     from kvnotes_local.skills.library import SkillLibrary
+    from kvnotes_local.skills.verdicts import VerdictStore
 
 LoadProgress = Callable[[float], bool]
 
@@ -54,6 +56,10 @@ class Places:
         return self.cache / "artifacts"
 
     @property
+    def verdicts(self) -> Path:
+        return self.cache / "verdicts"
+
+    @property
     def settings(self) -> Path:
         return self.config / "settings.toml"
 
@@ -68,11 +74,14 @@ class ChatDefaults:
 
 @dataclass
 class Loaded:
-    """A loaded model with what skills need."""
+    """A loaded model with what skills need. ``path`` and ``params``: as it was asked for."""
 
+    path: Path
+    params: EngineParams
     engine: Engine
     library: SkillLibrary
     compiler: SkillCompiler
+    verdicts: VerdictStore
 
 
 class Desk:
@@ -126,6 +135,7 @@ class EngineDesk(Desk):
         self.open_engine = open_engine
         self.loaded: Loaded | None = None
         self.defaults = ChatDefaults()
+        self._spare: list[Engine] = []
         self._chat: StoredChat | None = None
 
     @property
@@ -165,12 +175,39 @@ class EngineDesk(Desk):
         if self.stop.is_set() and self.loaded is not None:
             self.loaded.engine.cancel()  # stopping was asked for before this part of the work began
 
+    def step(self, what: str) -> None:
+        """Told by the layers below what is done now. Raises Cancelled when the user wants to stop."""
+        if self.stop.is_set():
+            raise Cancelled("Stopped.")
+        self.tell(WorkStep(what))
+
+    @contextmanager
+    def open_other(self, **changes: object) -> Iterator[Engine]:
+        """Another engine of the loaded model, with changed EngineParams, for as long as it is needed."""
+        model = self.model
+        params = replace(model.params, **changes)  # type: ignore[arg-type]
+        engine = self.open_engine(
+            model.path, params, progress=lambda fraction: not self.stop.is_set(), note=lambda text: None
+        )
+        self._spare.append(engine)
+        try:
+            yield engine
+        finally:
+            self._spare.remove(engine)
+            engine.close()
+
+    def cancel(self) -> None:
+        """Stop what the engines do, from any thread."""
+        loaded = self.loaded
+        for engine in [*self._spare, *([loaded.engine] if loaded is not None else [])]:
+            engine.cancel()
+
     def view(self) -> ChatView:
         """The open chat as the screens see it."""
         chat = self.chat
         notebook = chat.notebook
         title = next((segment.text for segment in notebook.segments if segment.kind == "user"), "")
-        return ChatView(chat.id, title, notebook.segments, notebook.fields, chat.params, notebook.n_cached)
+        return ChatView(chat.id, title, notebook.segments, notebook.fields, chat.params, self.is_stored)
 
     def leave_chat(self) -> bool:
         """Save the open chat's state for the next time; False where there was no room for it."""

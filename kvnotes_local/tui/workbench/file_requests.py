@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.engine.protocol import EngineParams, ModelInfo
 from kvnotes_local.errors import KvnotesError, SkillError
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.last_session import LastSession
@@ -24,10 +24,9 @@ from kvnotes_local.tui.workbench.desk import FileDesk, FileRequest
 
 @dataclass(frozen=True)
 class ListSkills(FileRequest):
-    """List the skills with their artifacts and what lint says."""
+    """List the skills with their artifacts, what lint says, and what was measured. ``info``: of the loaded model."""
 
-    n_ctx: int | None = None
-    n_swa: int | None = None
+    info: ModelInfo | None = None
 
     @property
     def what(self) -> str:
@@ -36,7 +35,10 @@ class ListSkills(FileRequest):
     def run(self, desk: FileDesk) -> None:
         from kvnotes_local.engine.artifact_meta import text_sha256
         from kvnotes_local.skills.lint import ModelLimits, lint
+        from kvnotes_local.skills.verdicts import VerdictStore, conditions_of
 
+        limits = ModelLimits(self.info.n_ctx, self.info.n_swa) if self.info is not None else ModelLimits()
+        verdicts = VerdictStore(desk.places.verdicts)
         library = desk.library()
         stored = [one for one in desk.artifacts.list() if one.meta is not None]
         rows = []
@@ -54,14 +56,12 @@ class ListSkills(FileRequest):
                     one.meta.n_tokens,
                     one.n_bytes,
                     one.meta.skill_sha256 == sha,
+                    verdicts.find(conditions_of(self.info, one.meta.key)) if self.info is not None else None,
                 )
                 for one in stored
                 if one.meta is not None and one.meta.skill == skill.name
             )
-            findings = tuple(
-                f"line {finding.line}: {finding.message}"
-                for finding in lint(skill, limits=ModelLimits(self.n_ctx or 0, self.n_swa or 0))
-            )
+            findings = tuple(f"line {finding.line}: {finding.message}" for finding in lint(skill, limits=limits))
             fields = tuple((name, default or "") for name, default in skill.fields.items())
             rows.append(SkillRow(skill.name, skill.description, skill.folder, skill.text(), fields, findings, compiled))
         desk.tell(SkillsListed(tuple(rows), tuple(problem.message for problem in library.problems)))

@@ -28,6 +28,7 @@ class LoadModel(EngineRequest):
 
     def run(self, desk: EngineDesk) -> None:
         from kvnotes_local.skills.compiler import SkillCompiler
+        from kvnotes_local.skills.verdicts import VerdictStore
 
         desk.unload()
         desk.tell(ModelGone())
@@ -37,7 +38,9 @@ class LoadModel(EngineRequest):
             return not desk.stop.is_set()
 
         engine = desk.open_engine(self.path, self.params, progress=progress, note=lambda text: desk.tell(Notice(text)))
-        desk.loaded = Loaded(engine, desk.library(), SkillCompiler(engine, desk.artifacts))
+        verdicts = VerdictStore(desk.places.verdicts)
+        compiler = SkillCompiler(engine, desk.artifacts, verdicts=verdicts)
+        desk.loaded = Loaded(self.path, self.params, engine, desk.library(), compiler, verdicts)
         desk.tell(ModelReady(engine.info))
         if self.chat is None:
             open_on_desk(desk, "new")

@@ -120,9 +120,7 @@ class Workbench:
     def cancel(self) -> None:
         """Stop what the engine does and forget what waits for it. An answer keeps what was said so far."""
         self._engine_lane.cancel(self.n_submitted)
-        loaded = self._desk.loaded
-        if loaded is not None:
-            loaded.engine.cancel()
+        self._desk.cancel()
 
     def close(self) -> None:
         """Stop, save the open chat's state, give the model back, and wait for that."""
