@@ -9,21 +9,11 @@ import typer
 
 from kvnotes_local.cli.chats import chat_store
 from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
     DataDirOption,
     EngineOptions,
-    FastBuffersOption,
-    GpuLayersOption,
-    IsolateOption,
-    JsonOption,
-    KvType,
-    KvTypeOption,
-    ModelOption,
-    QuietOption,
     RepairOption,
     SkillsDirOption,
-    ThreadsOption,
+    with_options,
 )
 from kvnotes_local.cli.output import Output, human_ms
 from kvnotes_local.errors import Cancelled, UsageError
@@ -39,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("ask")(ask)
+    app.command("ask")(with_options(ask))
 
 
 def ask(
@@ -70,18 +60,11 @@ def ask(
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="For temperatures above 0.")] = None,
     on_full: Annotated[OnFull | None, typer.Option("--on-full", help="When the context is full.")] = None,
-    model: ModelOption = None,
-    kv_type: KvTypeOption = KvType.F16,
-    n_ctx: ContextOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    threads: ThreadsOption = 0,
-    isolate: IsolateOption = False,
-    fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
-    cache_dir: CacheDirOption = None,
     data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    options: EngineOptions,
+    output: Output,
 ) -> None:
     """Ask one question, with skills spliced in front of it. A chat keeps --temperature, --seed, --max-tokens and --on-full."""
     from kvnotes_local.cli.progress import compile_progress
@@ -94,8 +77,6 @@ def ask(
     if not text.strip():
         raise UsageError("The question is empty.")
     values = fields(set_field or [])
-    output = Output(as_json, quiet)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         stored = None
         how = {"library": session.library, "compiler": session.compiler, "system": system, "on_notice": output.note}

@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
     EngineOptions,
-    FastBuffersOption,
-    GpuLayersOption,
-    IsolateOption,
-    JsonOption,
-    KvType,
-    KvTypeOption,
-    ModelOption,
-    QuietOption,
     RepairOption,
-    ThreadsOption,
+    with_options,
 )
 from kvnotes_local.cli.output import Output, human_ms
 
@@ -29,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("bench")(bench)
+    app.command("bench")(with_options(bench))
 
 
 def bench(
@@ -41,24 +31,15 @@ def bench(
     edits: Annotated[bool, typer.Option("--edits/--no-edits", help="Also time edits of a field.")] = True,
     svg: Annotated[Path | None, typer.Option("--svg", help="Also draw the times here.")] = None,
     repair: RepairOption = None,
-    model: ModelOption = None,
-    kv_type: KvTypeOption = KvType.F16,
-    n_ctx: ContextOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    threads: ThreadsOption = 0,
-    isolate: IsolateOption = False,
-    fast_buffers: FastBuffersOption = True,
-    cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    options: EngineOptions,
+    output: Output,
 ) -> None:
     """Compare reading a skill, splicing it, and having it in place already, for one model on this machine."""
     from kvnotes_local.cli.progress import step_progress
     from kvnotes_local.cli.session import open_session
     from kvnotes_local.evaluation.bench import LENGTHS, run_bench
 
-    output = Output(as_json, quiet)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output) as session, step_progress(output) as step:
         info = session.engine.info
         rows = run_bench(
@@ -72,7 +53,7 @@ def bench(
         title = f"{info.name}, KV {info.type_k.name}: time to the first token"
         write_svg(svg, line_plot(series(rows), Axis("tokens of the skill"), Axis("milliseconds"), title))
         output.note(f"Picture: {svg}")
-    output.document({"model": info.name, "kv_type": kv_type, "build": info.llama_cpp_version, "rows": rows})
+    output.document({"model": info.name, "kv_type": options.kv_type, "build": info.llama_cpp_version, "rows": rows})
 
 
 def series(rows: list[BenchRow]) -> dict[str, list[tuple[float, float]]]:

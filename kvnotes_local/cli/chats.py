@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import DataDirOption, JsonOption, QuietOption
+from kvnotes_local.cli.options import DataDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
 
@@ -20,12 +20,12 @@ ChatArgument = Annotated[str, typer.Argument(help="Id of a chat, or the beginnin
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Stored chats.", no_args_is_help=True)
-    group.command("list")(list_chats)
-    group.command("show")(show)
-    group.command("search")(search)
-    group.command("fork")(fork)
+    group.command("list")(with_options(list_chats))
+    group.command("show")(with_options(show))
+    group.command("search")(with_options(search))
+    group.command("fork")(with_options(fork))
     group.command("export")(export)
-    group.command("remove")(remove)
+    group.command("remove")(with_options(remove))
     app.add_typer(group, name="chats")
 
 
@@ -37,11 +37,14 @@ def chat_store(data_dir: Path | None) -> ChatStore:
     return ChatStore((data_dir or Paths.default().data) / "chats.sqlite")
 
 
-def list_chats(data_dir: DataDirOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+def list_chats(
+    data_dir: DataDirOption = None,
+    *,
+    output: Output,
+) -> None:
     """List the chats, last used first; forks stand below the chat that they come from."""
     from kvnotes_local.notebook.chat_store import as_tree
 
-    output = Output(as_json, quiet)
     chats = chat_store(data_dir).list()
     if chats:
         output.table(
@@ -58,12 +61,14 @@ def list_chats(data_dir: DataDirOption = None, as_json: JsonOption = False, quie
 
 
 def show(
-    chat: ChatArgument, data_dir: DataDirOption = None, as_json: JsonOption = False, quiet: QuietOption = False
+    chat: ChatArgument,
+    data_dir: DataDirOption = None,
+    *,
+    output: Output,
 ) -> None:
     """Print a chat: its segments with their tokens and freshness, and what was said."""
     from kvnotes_local.notebook.export import chat_document
 
-    output = Output(as_json, quiet)
     stored = chat_store(data_dir).load(chat)
     for number, segment in enumerate(stored.segments):
         name = f" {segment.name}" if segment.name else ""
@@ -75,11 +80,10 @@ def show(
 def search(
     words: Annotated[list[str], typer.Argument(help="Words that all have to occur.")],
     data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Find chats by their words."""
-    output = Output(as_json, quiet)
     found = chat_store(data_dir).search(" ".join(words))
     for one in found:
         output.text(f"{one.chat.id}  {one.chat.title}\n    {one.snippet}")
@@ -94,11 +98,10 @@ def fork(
         int | None, typer.Option("--at", min=1, help="How many segments it takes over; default: all of them.")
     ] = None,
     data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Make a new chat that begins like another one; `chats show` numbers its segments."""
-    output = Output(as_json, quiet)
     store = chat_store(data_dir)
     found = store.find(chat)
     twin = store.fork(found.id, found.n_segments if at is None else at)
@@ -135,11 +138,10 @@ def export(
 def remove(
     chat: ChatArgument,
     data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Delete a chat for good; forks of it stay."""
-    output = Output(as_json, quiet)
     store = chat_store(data_dir)
     found = store.find(chat)
     store.remove(found.id)

@@ -7,17 +7,9 @@ from typing import Annotated
 import typer
 
 from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
     EngineOptions,
-    GpuLayersOption,
-    JsonOption,
-    KvType,
-    KvTypeOption,
-    ModelOption,
-    QuietOption,
     RepairOption,
-    ThreadsOption,
+    with_options,
 )
 from kvnotes_local.cli.output import Output, human_bytes, human_ms
 
@@ -37,20 +29,15 @@ ANSWER_TOKENS = 48
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
+    app.command("demo")(with_options(demo))
 
 
 def demo(
     question: Annotated[str, typer.Option("--ask", help="What to ask about the refund policy.")] = QUESTION,
     repair: RepairOption = None,
-    model: ModelOption = None,
-    kv_type: KvTypeOption = KvType.F16,
-    n_ctx: ContextOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    threads: ThreadsOption = 0,
-    cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    options: EngineOptions,
+    output: Output,
 ) -> None:
     """Splice a precompiled skill into a chat, ask about it, and compare with reading it the ordinary way."""
     from kvnotes_local.cli.progress import compile_progress
@@ -58,8 +45,6 @@ def demo(
     from kvnotes_local.evaluation.side_by_side import compare_with_recompute
     from kvnotes_local.notebook.notebook import Notebook
 
-    output = Output(as_json, quiet)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
     with open_session(options, output, n_ctx=4096) as session:
         info = session.engine.info
         output.text(f"Model: {info.name} ({info.description}), class {info.model_class.value}, KV {info.type_k.name}")
@@ -116,7 +101,7 @@ def demo(
         {
             "model": info.name,
             "class": info.model_class,
-            "kv_type": kv_type,
+            "kv_type": options.kv_type,
             "skill": SKILL,
             "n_skill_tokens": compiled.n_tokens,
             "compile_seconds": round(compiled.seconds, 3),

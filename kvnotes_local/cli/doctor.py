@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions, JsonOption, QuietOption
+from kvnotes_local.cli.options import CacheDirOption, EngineOptions, with_options
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.errors import KvnotesError
 
@@ -24,12 +24,15 @@ class Check:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
+    app.command("doctor")(with_options(doctor))
 
 
-def doctor(cache_dir: CacheDirOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+def doctor(
+    cache_dir: CacheDirOption = None,
+    *,
+    output: Output,
+) -> None:
     """Say what this machine and this build can do, and what to do about what they cannot."""
-    output = Output(as_json, quiet)
     checks = [_machine(), *_build(EngineOptions(cache_dir=cache_dir)), _models(), _skills(), _places(cache_dir)]
     width = max(len(check.name) for check in checks)
     for check in checks:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
     EngineOptions,
-    GpuLayersOption,
-    JsonOption,
-    KvType,
-    KvTypeOption,
-    ModelOption,
-    QuietOption,
-    ThreadsOption,
+    with_options,
 )
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.engine.model_files import ModelSource
@@ -26,9 +19,9 @@ from kvnotes_local.errors import ModelError
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Models that were found on this machine.", no_args_is_help=True)
-    group.command("list")(list_models)
-    group.command("info")(info)
-    group.command("add")(add)
+    group.command("list")(with_options(list_models))
+    group.command("info")(with_options(info))
+    group.command("add")(with_options(add))
     app.add_typer(group, name="models")
 
 
@@ -36,13 +29,12 @@ def list_models(
     model: Annotated[
         list[Path] | None, typer.Option("--model", "-m", help="Also look at this file or folder; repeatable.")
     ] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """List the GGUF files of this machine and where they were found."""
     from kvnotes_local.engine.model_scan import scan_models
 
-    output = Output(as_json, quiet)
     scan = scan_models(model or [])
     rows, entries = [], []
     for found in scan.models:
@@ -89,14 +81,13 @@ def list_models(
 def add(
     paths: Annotated[list[Path], typer.Argument(help="GGUF files, or folders that hold some.")],
     remove: Annotated[bool, typer.Option("--remove", help="Take them off the list; the files stay.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Have files and folders of models looked at from now on, like the ones that were found."""
     from kvnotes_local.engine.added_models import AddedModels
     from kvnotes_local.engine.model_scan import scan_models
 
-    output = Output(as_json, quiet)
     added = AddedModels.default()
     for path in paths:
         if remove:
@@ -122,21 +113,14 @@ NO_MODEL = (
 
 def info(
     name: Annotated[str | None, typer.Argument(help="Name or file; default: the first model found.")] = None,
-    model: ModelOption = None,
-    kv_type: KvTypeOption = KvType.F16,
-    n_ctx: ContextOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    threads: ThreadsOption = 0,
-    cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    options: EngineOptions,
+    output: Output,
 ) -> None:
     """Load a model, measure how it rotates its keys, and say what can be reused."""
     from kvnotes_local.cli.session import open_session
 
-    output = Output(as_json, quiet)
-    options = EngineOptions(name or model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir)
-    with open_session(options, output) as session:
+    with open_session(replace(options, model=name or options.model), output) as session:
         facts = session.engine.info
     chat_format = facts.chat_format
     lines = {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from kvnotes_local.cli.output import Output
 
 if TYPE_CHECKING:
     from kvnotes_local.kv.layout import GGMLType
@@ -72,3 +76,45 @@ class EngineOptions:
     cache_dir: Path | None = None
     isolate: bool = False
     fast_buffers: bool = True
+
+
+_Group = dict[str, tuple[object, object]]
+
+_ENGINE: _Group = {
+    "model": (ModelOption, None),
+    "kv_type": (KvTypeOption, KvType.F16),
+    "n_ctx": (ContextOption, 0),
+    "n_gpu_layers": (GpuLayersOption, -1),
+    "threads": (ThreadsOption, 0),
+    "isolate": (IsolateOption, False),
+    "fast_buffers": (FastBuffersOption, True),
+    "cache_dir": (CacheDirOption, None),
+}
+_OUTPUT: _Group = {"json": (JsonOption, False), "quiet": (QuietOption, False)}
+_GROUPS: dict[object, _Group] = {EngineOptions: _ENGINE, Output: _OUTPUT}
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer out of one that takes an ``EngineOptions`` or an ``Output``: their options stand in its place."""
+    parameters: list[inspect.Parameter] = []
+    groups: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.annotation not in _GROUPS:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups.append(parameter)
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
+            for name, (option, default) in _GROUPS[parameter.annotation].items()
+        ]
+
+    def call(**values: object) -> None:
+        for group in groups:
+            given = {name: values.pop(name) for name in _GROUPS[group.annotation]}
+            values[group.name] = group.annotation(**given)
+        command(**values)
+
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call

@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
     DataDirOption,
     EngineOptions,
-    FastBuffersOption,
-    GpuLayersOption,
-    IsolateOption,
-    JsonOption,
-    KvType,
-    KvTypeOption,
-    ModelOption,
-    QuietOption,
-    ThreadsOption,
+    with_options,
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError, UsageError
@@ -36,7 +26,7 @@ LISTED = 12
 
 
 def register(app: typer.Typer) -> None:
-    app.command("probe")(probe)
+    app.command("probe")(with_options(probe))
 
 
 def probe(
@@ -48,17 +38,10 @@ def probe(
     answers: Annotated[str, typer.Option("--answers", help="The two answers, separated by a comma.")] = "Yes,No",
     trials: Annotated[int, typer.Option("--trials", min=32, help="Most questions to ask while searching.")] = 160,
     svg: Annotated[Path | None, typer.Option("--svg", help="Also draw the heat strip of the first case here.")] = None,
-    model: ModelOption = None,
-    kv_type: KvTypeOption = KvType.F16,
-    n_ctx: ContextOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    threads: ThreadsOption = 0,
-    isolate: IsolateOption = False,
-    fast_buffers: FastBuffersOption = True,
-    cache_dir: CacheDirOption = None,
     data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    options: EngineOptions,
+    output: Output,
 ) -> None:
     """Swap rows between two readings of a text and see which ones carry the decision.
 
@@ -69,8 +52,6 @@ def probe(
     from kvnotes_local.evaluation.probe import probe as run_probe
     from kvnotes_local.evaluation.probe import summarize
 
-    output = Output(as_json, quiet)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     found: list[Probe] = []
     problems: list[str] = []
     with open_session(options, output) as session, step_progress(output) as step:

@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
     EngineOptions,
-    FastBuffersOption,
-    GpuLayersOption,
-    IsolateOption,
-    JsonOption,
-    KvType,
-    KvTypeOption,
-    ModelOption,
-    QuietOption,
     SkillsDirOption,
-    ThreadsOption,
+    with_options,
 )
 from kvnotes_local.cli.output import Output, human_ms
 
@@ -30,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run")(run_episode)
+    app.command("run")(with_options(run_episode))
 
 
 def run_episode(
@@ -38,26 +28,17 @@ def run_episode(
     compare: Annotated[
         bool, typer.Option("--compare", help="Read the chat afresh at each question and compare.")
     ] = False,
-    model: ModelOption = None,
-    kv_type: KvTypeOption = KvType.F16,
-    n_ctx: ContextOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    threads: ThreadsOption = 0,
-    isolate: IsolateOption = False,
-    fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
-    cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    options: EngineOptions,
+    output: Output,
 ) -> None:
     """Play a scripted chat of splices, edits and questions, and report each step."""
     from kvnotes_local.cli.session import open_session
     from kvnotes_local.evaluation.episode import load_episode, play
     from kvnotes_local.notebook.notebook import Notebook
 
-    output = Output(as_json, quiet)
     episode = load_episode(file)
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         notebook = Notebook(
             session.engine,

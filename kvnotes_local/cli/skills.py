@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from kvnotes_local.cli.options import with_options
 from kvnotes_local.cli.skills_compile import compile_skills
 from kvnotes_local.cli.skills_lint import lint_skills
 from kvnotes_local.cli.skills_list import list_skills, show_skill
@@ -15,14 +16,14 @@ from kvnotes_local.cli.verify import verify
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Prompt documents and their compiled KV.", no_args_is_help=True)
-    group.command("list")(list_skills)
-    group.command("show")(show_skill)
-    group.command("new")(new_skill)
-    group.command("lint")(lint_skills)
-    group.command("compile")(compile_skills)
-    group.command("verify")(verify)
-    group.command("remove")(remove_artifacts)
-    group.command("gc")(collect)
-    group.command("export")(export_skill_file)
-    group.command("import")(import_skill_file)
+    group.command("list")(with_options(list_skills))
+    group.command("show")(with_options(show_skill))
+    group.command("new")(with_options(new_skill))
+    group.command("lint")(with_options(lint_skills))
+    group.command("compile")(with_options(compile_skills))
+    group.command("verify")(with_options(verify))
+    group.command("remove")(with_options(remove_artifacts))
+    group.command("gc")(with_options(collect))
+    group.command("export")(with_options(export_skill_file))
+    group.command("import")(with_options(import_skill_file))
     app.add_typer(group, name="skills")

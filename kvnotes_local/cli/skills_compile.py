@@ -14,9 +14,7 @@ from kvnotes_local.cli.options import (
     FastBuffersOption,
     GpuLayersOption,
     IsolateOption,
-    JsonOption,
     KvType,
-    QuietOption,
     SkillsDirOption,
     ThreadsOption,
 )
@@ -58,19 +56,18 @@ def compile_skills(
     fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Read skills once and keep what the model made of them; what is up to date is left alone."""
     from kvnotes_local.cli.batch_report import batch_report
     from kvnotes_local.cli.batch_run import BatchRun, Wanted
 
-    output = Output(as_json, quiet)
     if not names and not everything:
         raise UsageError("Name the skills to compile, or use --all.")
     if jobs > 1:
         raise KvnotesError(_no_jobs())
-    if watch and (plan or as_json):
+    if watch and (plan or output.json):
         raise UsageError("--watch does not end by itself, so it goes neither with --plan nor with --json.")
     wanted = Wanted(tuple(dict.fromkeys(names or ())), everything, tuple(references or ()), tuple(skills_dir or ()))
     options = EngineOptions(None, KvType.F16, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)

@@ -10,10 +10,8 @@ from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
     EngineOptions,
-    JsonOption,
     KvType,
     ModelOption,
-    QuietOption,
     SkillsDirOption,
     ThreadsOption,
 )
@@ -29,14 +27,13 @@ def lint_skills(
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is any remark.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Say what makes skills splice badly, by line. With --model lengths are counted and compared with what was measured."""
     from kvnotes_local.skills.library import SkillLibrary
     from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
 
-    output = Output(as_json, quiet)
     library = SkillLibrary.default(skills_dir or [])
     skills = [library.get(name) for name in names or [skill.name for skill in library.skills]]
     lengths: dict[str, int] = {}

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions, JsonOption, QuietOption, SkillsDirOption
+from kvnotes_local.cli.options import (
+    CacheDirOption,
+    EngineOptions,
+    SkillsDirOption,
+)
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.cli.quantities import human_age
 
@@ -28,11 +32,10 @@ def list_skills(
     model: ModelsOption = None,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """List the skills that were found, and for which models they are compiled."""
-    output = Output(as_json, quiet)
     options = EngineOptions(cache_dir=cache_dir)
     library, states = _library_and_states(skills_dir or [], options)
     wanted = _fingerprints(model or [], options)
@@ -78,11 +81,10 @@ def show_skill(
     name: Annotated[str, typer.Argument(help="Skill to show.")],
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Show a skill: what it says about itself, its fields, its files and its artifacts."""
-    output = Output(as_json, quiet)
     library, states = _library_and_states(skills_dir or [], EngineOptions(cache_dir=cache_dir))
     skill = library.get(name)
     found = states.get(skill.name, ())

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from kvnotes_local.cli.options import JsonOption, QuietOption
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import SkillError
 
@@ -40,15 +39,14 @@ def new_skill(
         Path | None,
         typer.Option("--to", file_okay=False, help="Folder of skills; default: .agents/skills of the project."),
     ] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Write the SKILL.md of a new skill, to be filled in."""
     from kvnotes_local.atomic_file import write_atomically
     from kvnotes_local.skills.library import PLACES, SkillLibrary, project_root
     from kvnotes_local.skills.skill_file import FILE_NAME, MAX_NAME, find_skill_file
 
-    output = Output(as_json, quiet)
     if len(name) > MAX_NAME or not re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", name):
         raise SkillError(f"{name!r} is no name for a skill: use 1 to {MAX_NAME} of a-z, 0-9 and single hyphens.")
     folder = (to or project_root(Path.cwd(), Path.home()) / PLACES[0]) / name

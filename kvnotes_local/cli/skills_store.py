@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions, JsonOption, QuietOption
+from kvnotes_local.cli.options import CacheDirOption, EngineOptions
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.cli.quantities import parse_age, parse_bytes
 from kvnotes_local.errors import ArtifactError, UsageError
@@ -23,14 +23,13 @@ def remove_artifacts(
     ] = None,
     dry_run: DryRunOption = False,
     cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Delete the compiled forms of skills. Their SKILL.md files stay."""
     from kvnotes_local.cli.session import artifact_store
     from kvnotes_local.skills.imports import ImportShelf
 
-    output = Output(as_json, quiet)
     if bool(names) == everything:
         raise UsageError("Name the skills whose artifacts shall be deleted, or use --all.")
     store = artifact_store(EngineOptions(cache_dir=cache_dir))
@@ -74,15 +73,14 @@ def collect(
     ] = None,
     dry_run: DryRunOption = False,
     cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Delete artifacts that were not used for long, and what interrupted writes left. Those of pinned skills stay."""
     from kvnotes_local.cli.session import artifact_store
     from kvnotes_local.skills.imports import ImportShelf
     from kvnotes_local.skills.library import SkillLibrary
 
-    output = Output(as_json, quiet)
     limit = None if max_bytes is None else parse_bytes(max_bytes)
     age = None if older_than is None else parse_age(older_than)
     store = artifact_store(EngineOptions(cache_dir=cache_dir))

@@ -10,10 +10,8 @@ import typer
 from kvnotes_local.cli.options import (
     CacheDirOption,
     EngineOptions,
-    JsonOption,
     KvType,
     ModelOption,
-    QuietOption,
     SkillsDirOption,
     ThreadsOption,
 )
@@ -29,8 +27,8 @@ def export_skill_file(
     model: ModelOption = None,
     skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Write a skill and what is compiled of it for one model into one file."""
     from kvnotes_local.cli.session import artifact_store, cache_directory, chosen_model
@@ -39,7 +37,6 @@ def export_skill_file(
     from kvnotes_local.skills.status import ArtifactState, artifact_states, models_of
     from kvnotes_local.skills.transfer import EXPORT_SUFFIX, export_skill
 
-    output = Output(as_json, quiet)
     options = EngineOptions(model=model, cache_dir=cache_dir)
     library = SkillLibrary.default(skills_dir or [])
     skill = library.get(name)
@@ -84,8 +81,8 @@ def import_skill_file(
     later: Annotated[bool, typer.Option("--later", help="Check against the model at the first use, not now.")] = False,
     threads: ThreadsOption = 0,
     cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Take in an exported skill, and compare a sample of its artifacts with what the model here computes."""
     from kvnotes_local.cli.session import artifact_store
@@ -93,7 +90,6 @@ def import_skill_file(
     from kvnotes_local.skills.library import PLACES
     from kvnotes_local.skills.transfer import import_skill
 
-    output = Output(as_json, quiet)
     options = EngineOptions(model, KvType.F16, 0, -1, threads, cache_dir)
     imported = import_skill(file, ImportShelf(artifact_store(options)), to or Path.home() / PLACES[0])
     entries = [

@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
     DataDirOption,
     EngineOptions,
-    FastBuffersOption,
-    GpuLayersOption,
-    IsolateOption,
-    JsonOption,
-    KvType,
-    KvTypeOption,
-    ModelOption,
-    QuietOption,
     SkillsDirOption,
-    ThreadsOption,
+    with_options,
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
@@ -33,7 +23,7 @@ GATE_FAILED = 3
 
 
 def register(app: typer.Typer) -> None:
-    app.command("verify")(verify)
+    app.command("verify")(with_options(verify))
 
 
 def verify(
@@ -50,18 +40,11 @@ def verify(
     ] = None,
     positions: Annotated[int, typer.Option("--positions", min=2, help="Tokens of each answer to compare.")] = 32,
     questions: Annotated[int, typer.Option("--questions", min=1, help="Questions of each skill to ask.")] = 4,
-    model: ModelOption = None,
-    kv_type: KvTypeOption = KvType.F16,
-    n_ctx: ContextOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    threads: ThreadsOption = 0,
-    isolate: IsolateOption = False,
-    fast_buffers: FastBuffersOption = True,
     skills_dir: SkillsDirOption = None,
-    cache_dir: CacheDirOption = None,
     data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    options: EngineOptions,
+    output: Output,
 ) -> None:
     """Measure splicing against reading, relative to how far reading moves from itself, and keep the verdict.
 
@@ -73,11 +56,9 @@ def verify(
     from kvnotes_local.evaluation.questions import chat_context
     from kvnotes_local.evaluation.verification import Effort, verify_skill, verify_together
 
-    output = Output(as_json, quiet)
     joint = [name.strip() for name in (together or "").split(",") if name.strip()]
     if together is not None and (len(joint) < 2 or names or everything):
         raise UsageError("--together wants two or more skills, separated by commas, and no others beside it.")
-    options = EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         engine = session.engine
         wanted = joint or (
@@ -118,7 +99,7 @@ def verify(
     output.document(
         {
             "model": engine.info.name,
-            "kv_type": kv_type,
+            "kv_type": options.kv_type,
             "build": engine.info.llama_cpp_version,
             "results": [_entry(name, result) for name, result in results],
         }
