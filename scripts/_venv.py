@@ -74,7 +74,7 @@ def make_venv() -> None:
         ) from None
     ask = "import pip, sys; print(sys.version.split()[0], sys.implementation.name)"
     with contextlib.suppress(OSError):  # no such program: nothing to keep
-        found = subprocess.run([venv_python(), "-c", ask], capture_output=True, text=True, check=False)
+        found = subprocess.run([venv_python(), "-c", ask], capture_output=True, text=True, check=False, cwd=ROOT)
         if found.returncode == 0 and found.stdout.split() == THIS_PYTHON:
             return
     if find_spec("venv") is None or find_spec("ensurepip") is None:
@@ -85,7 +85,7 @@ def make_venv() -> None:
             "elsewhere install a complete Python; then run the same command again"
         )
     command = [sys.executable, "-m", "venv", "--clear", str(VENV)]
-    made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=ROOT)
     if made.returncode != 0:
         raise SetupError(f"`{shlex.join(command)}` failed with exit code {made.returncode}:\n{indent(made.stdout)}")
 
