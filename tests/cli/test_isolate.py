@@ -23,8 +23,6 @@ def test_the_same_answer_from_a_process_of_its_own(kvnotes: Kvnotes, tmp_path: P
     assert (apart.code, here.code) == (0, 0), apart.err + here.err
     assert json.loads(apart.out)["reply"] == json.loads(here.out)["reply"]
     assert json.loads(apart.out)["tokens"] == json.loads(here.out)["tokens"]
-    compiled = kvnotes("skills", "compile", "lamp", "--force", "--isolate", "--skills-dir", folder.parent, *model)
-    assert compiled.code == 0, compiled.err
     assert "llama" in (tmp_path / "log" / "llama.log").read_text()
     refused = kvnotes("ask", "Hi", "--isolate", *model[:2], "--n-ctx", 2_000_000_000)
     assert refused.code == 1

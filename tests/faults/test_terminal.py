@@ -32,15 +32,13 @@ def test_what_a_model_says_is_shown_without_its_controls_and_stored_with_them(
 ) -> None:
     """A random model at a high temperature draws every byte there is."""
     model = zoo_model("llama", zoo_directory)
-    ask = ("ask", "Hi", "--model", model, "--chat", "new", "--max-tokens", 600, "--temperature", 50, "--threads", 1)
-    for options in ([], ["--json"]):
-        run = kvnotes(*ask, *options)
-        assert run.code == 0, run.err
-        assert_harmless(run)
+    ask = ("ask", "Hi", "--model", model, "--chat", "new", "--max-tokens", 400, "--temperature", 50, "--threads", 1)
+    run = kvnotes(*ask)
+    assert run.code == 0, run.err
+    assert_harmless(run)
     store = ChatStore(tmp_path / "data" / "chats.sqlite")
     texts = [store.load(chat.id).segments[-1].text for chat in store.list()]
     assert all(CONTROLS.search(text) for text in texts), "the model has to have said something harmful"
-    assert json.loads(run.out)["reply"] in texts
 
 
 def test_stored_chats_are_shown_without_controls(kvnotes: Kvnotes, tmp_path: Path) -> None:
@@ -52,7 +50,6 @@ def test_stored_chats_are_shown_without_controls(kvnotes: Kvnotes, tmp_path: Pat
         ["list"],
         ["show", "0bad"],
         ["search", "heron"],
-        ["export", "0bad"],
         ["export", "0bad", "--format", "json"],
     ):
         run = kvnotes("chats", *command)
@@ -76,13 +73,9 @@ def test_names_of_files_are_shown_without_controls(kvnotes: Kvnotes, zoo_directo
     env = {"KVNOTES_MODELS": str(folder)}
     for command in (
         ["models", "list"],
-        ["models", "info", folder / name],
         ["models", "info", folder / f"bad{EVIL}.gguf"],
         ["ask", "Hi", "--model", folder / f"bad{EVIL}.gguf"],
-        ["ask", "Hi", "--model", folder / name, "--max-tokens", 1, "--n-ctx", 512],
-        ["skills", "list", "--skills-dir", folder / EVIL],
         ["run", folder / EVIL],
-        ["chats", "show", EVIL],
         ["ask", "Hi", "--model", folder / name, "--skill", EVIL, "--n-ctx", 512],
     ):
         assert_harmless(kvnotes(*command, env=env))
