@@ -104,7 +104,7 @@ class EngineProcess:
         try:
             try:
                 self._writer.write(Call(number, name, listens), list(arguments.items()))
-            except OSError:
+            except (OSError, ValueError):  # it has ended, or its pipe is closed
                 self._ended.wait(CLOSE_SECONDS)
                 raise ProcessDied from None
             while True:
@@ -138,7 +138,7 @@ class EngineProcess:
 
     def cancel(self) -> None:
         """Stop what was asked for so far; from any thread."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it has ended, or its pipe is closed
             self._writer.write(Cancel(self._last_id))
 
     def kill(self, verdict: str) -> None:
