@@ -135,6 +135,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     return True
 
 
+@pytest.mark.model
 def test_a_cancel_from_another_thread_stops_a_call_and_leaves_the_sequence(
     smollm2_path: Path, measurements: Path
 ) -> None:
