@@ -20,6 +20,7 @@ from kvnotes_local.errors import UsageError
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.news import MemoryEstimated, ModelGone, ModelReady, ModelRow, ModelsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
+from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.workbench.file_requests import EstimateMemory, ListModels
 from kvnotes_local.tui.workbench.model_requests import LoadModel, UnloadModel
 
@@ -111,7 +112,7 @@ class ModelsScreen(KvnotesScreen):
         if model is None:
             head.update("")
             return
-        lines = [model.name, f"found in: {model.source}", str(model.path), model.problem]
+        lines = [model.name, f"found in: {model.source}", short_path(model.path), model.problem]
         head.update(Content("\n".join(safe_line(line) for line in lines if line)))
         self._estimate()
 

@@ -19,6 +19,7 @@ from kvnotes_local.skills.verdicts import Outcome, Verdict
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ModelReady, SkillCompiled, SkillRow, SkillsListed, SkillVerified
 from kvnotes_local.tui.screens.base import KvnotesScreen
+from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.workbench.chat_requests import SpliceSkill
 from kvnotes_local.tui.workbench.file_requests import ListSkills
 from kvnotes_local.tui.workbench.skill_requests import CompileSkill
@@ -96,7 +97,7 @@ class SkillsScreen(KvnotesScreen):
             text.update("")
             return
         fields = ", ".join(f"{name} = {value}" for name, value in skill.fields)
-        lines = [skill.name, skill.description, str(skill.folder)]
+        lines = [skill.name, skill.description, short_path(skill.folder)]
         if fields:
             lines.append(f"Fields: {fields}")
         verdict = next((one.verdict for one in skill.compiled if one.verdict is not None and one.is_current), None)
