@@ -179,7 +179,9 @@ class Notebook:
         if self._library is None or self._compiler is None:
             raise SkillError("This notebook was made without a skill library, so it cannot splice.")
         place = self._place(at)
-        splicer = SkillSplicer(self.engine, self._library, self._compiler, self._factory, self._notice)
+        splicer = SkillSplicer(
+            self.engine, self._library, self._compiler, self._factory, self._notice, self._cache.speed
+        )
         change = splicer.change(
             self.segments,
             self.n_cached,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvnotes_local.engine.protocol import Engine, ModelClass, Progress
 from kvnotes_local.notebook.changes import Change, Draft
+from kvnotes_local.notebook.proof import PrefillSpeed
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.skills.compiler import SkillCompiler
@@ -17,13 +18,15 @@ from kvnotes_local.skills.verdicts import Outcome
 
 @dataclass(frozen=True)
 class SkillSplicer:
-    """Makes the change that puts a skill into a chat. ``notice`` is told where a skill is read although it was to be spliced."""
+    """Makes the change that puts a skill into a chat. ``notice`` is told where a skill is read although it was to be spliced.
+    ``speed`` learns from compiling how fast this engine reads."""
 
     engine: Engine
     library: SkillLibrary
     compiler: SkillCompiler
     factory: SegmentFactory
     notice: Callable[[str], None]
+    speed: PrefillSpeed
 
     def change(
         self,
@@ -46,6 +49,8 @@ class SkillSplicer:
             return draft.keep(0, place).read(self.factory.read_skill(self.compiler, skill, values)).keep(place).change()
         behind = tuple(all_tokens(segments)) if whole else None
         compiled = self.compiler.compile(skill, values=values, behind=behind, progress=progress)
+        if compiled.prefill_tokens_per_second:
+            self.speed.add(compiled.n_tokens, compiled.n_tokens / compiled.prefill_tokens_per_second)
         segment = self.factory.skill(compiled)
         if whole:
             return draft.restore(segment, compiled.path).change()

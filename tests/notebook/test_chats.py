@@ -433,3 +433,18 @@ def test_a_fork_begins_with_the_saved_state_of_its_parent(
         assert reply.text == expected
         assert reply.proof.reused == held > 0, "what both chats have in common came from the state of the parent"
         again.notebook.check()
+
+
+def test_compiling_tells_what_reading_would_have_taken(tiny_engine: MakeEngine, tmp_path: Path) -> None:
+    """A chat in which nothing long was ever read still says what it saved."""
+    folder = tmp_path / "skills" / "long"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: long\ndescription: d\n---\n" + "The lamp is green and warm. " * 6)
+    engine = tiny_engine()
+    compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"))
+    notebook = Notebook(engine, library=SkillLibrary([folder.parent]), compiler=compiler, system="x")
+    assert notebook.ask("Hi", max_tokens=2).proof.recompute_ms is None
+    notebook.splice("long")
+    proof = notebook.ask("Hi", max_tokens=2).proof
+    assert proof.recompute_ms is not None
+    assert proof.recompute_ms > 0
