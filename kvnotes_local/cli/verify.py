@@ -14,6 +14,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
+from kvnotes_local.skills.leads import DEFAULT_N_LEADS
 
 if TYPE_CHECKING:
     from kvnotes_local.evaluation.gate import GateResult, Trial
@@ -127,7 +128,8 @@ def _show(output: Output, name: str, result: GateResult, *, kept: bool) -> None:
     output.table(["", "cosine", "mean KL", "top-1", "decisions", ""], rows, right=(1, 2, 3, 4))
     if result.passed:
         seam = f"with {best.repair_tokens} tokens at the seam computed" if best.repair_tokens else "as it is"
-        output.text(f"{name} may be spliced {seam}.")
+        leads = "" if result.n_leads == DEFAULT_N_LEADS else f", compiled behind {result.n_leads} lead only"
+        output.text(f"{name} may be spliced {seam}{leads}.")
     else:
         then = "it is read instead of spliced from now on (--splice-anyway overrules)" if kept else "read it instead"
         output.text(f"{name} fails: {'; '.join(best.failures)}. For this model {then}.")
@@ -157,6 +159,7 @@ def _entry(name: str, result: GateResult) -> dict[str, object]:
         "noise_top1_agreement": round(noise.top1_agreement, 4),
         "noise_source": result.noise.source,
         "repair_tokens": best.repair_tokens,
+        "n_leads": result.n_leads,
         "verdict": "passed" if result.passed else "failed",
         "failures": best.failures,
         "tried": [{"repair_tokens": trial.repair_tokens, **_numbers(trial)} for trial in result.trials],

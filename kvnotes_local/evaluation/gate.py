@@ -53,9 +53,18 @@ class Trial:
 class GateResult:
     """What was measured for skills that were spliced together (mostly one). ``trials``: from the cheapest seam on."""
 
-    skills: tuple[CompiledSkill, ...]
+    reference: Recompute
     noise: NoiseFloor
     trials: tuple[Trial, ...]
+
+    @property
+    def skills(self) -> tuple[CompiledSkill, ...]:
+        return self.reference.skills
+
+    @property
+    def n_leads(self) -> int:
+        """Leads whose rows were averaged."""
+        return max(skill.n_leads for skill in self.skills)
 
     @property
     def passed(self) -> bool:
@@ -114,9 +123,9 @@ def try_seams(
 ) -> GateResult:
     """Try seams from the shortest on until one passes."""
     trials: list[Trial] = []
-    longest = max(skill.n_tokens for skill in reference.skills)
+    longest = max(skill.n_tokens for skill in reference.skills)  # a seam of the whole skill would be reading it
     with contexts_read(engine, reference.contexts) as bases:
-        for repair in sorted({min(seam, longest) for seam in seams}):
+        for repair in sorted({seam for seam in seams if seam < longest} or {0}):
 
             def tell(what: str, repair: int = repair) -> None:
                 step(f"{what}, seam of {repair}")
@@ -125,7 +134,7 @@ def try_seams(
             trials.append(Trial(repair, fidelity, tuple(failures(fidelity, noise.fidelity))))
             if trials[-1].passed:
                 break
-    return GateResult(reference.skills, noise, tuple(trials))
+    return GateResult(reference, noise, tuple(trials))
 
 
 def failures(fidelity: Fidelity, noise: Fidelity) -> list[str]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.protocol import Engine, Progress
 from kvnotes_local.evaluation.fidelity import DEFAULT_POSITIONS, OtherEngine, Step
-from kvnotes_local.evaluation.gate import GateResult, check_can_splice, run_gate
+from kvnotes_local.evaluation.gate import GateResult, check_can_splice, default_seams, run_gate, try_seams
 from kvnotes_local.evaluation.questions import Context, Question, bundled_contexts, bundled_questions, skill_questions
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler
 from kvnotes_local.skills.evals import load_questions
+from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.verdicts import VerdictStore
 
@@ -42,6 +43,7 @@ def verify_skill(
 ) -> GateResult:
     """Compile a skill if need be, measure it, and keep the verdict in ``verdicts``, which the compiler then heeds.
 
+    Where it fails, it is compiled behind another number of leads and measured again; if that passes, it is what is spliced.
     Nothing is kept where only seams that were asked for were tried and failed: another one might pass.
 
     ``other``: for the noise floor of KV types where another batch split moves nothing. Raises SkillError, ArtifactError,
@@ -49,7 +51,7 @@ def verify_skill(
     """
     effort = effort or Effort()
     check_can_splice(engine.info)
-    compiled = compiler.compile(skill, progress=progress)
+    compiled = compiler.compile(skill, n_leads=DEFAULT_N_LEADS, progress=progress)
     own = None if skill.settings.repair is None else (skill.settings.repair,)
     result = run_gate(
         engine,
@@ -61,9 +63,19 @@ def verify_skill(
         n_positions=effort.n_positions,
         step=step,
     )
+    tried = [result]
+    for n_leads in LEAD_NUMBERS:
+        if result.passed or n_leads == DEFAULT_N_LEADS:
+            continue
+        again = compiler.compile(skill, n_leads=n_leads, progress=progress)
+        reference = replace(result.reference, skills=(again,))
+        seams = effort.seams or own or default_seams(engine.info)
+        result = try_seams(engine, reference, result.noise, seams, step=step)
+        tried.append(result)
     if verdicts is not None and (result.passed or effort.seams is None):
-        verdicts.put(result.verdict(engine.info))
-    return result
+        for one in tried:
+            verdicts.put(one.verdict(engine.info))
+    return result if result.passed else tried[0]
 
 
 def verify_together(

@@ -18,11 +18,11 @@ from kvnotes_local.engine.turns import TurnPiece, TurnTokenizer, TurnTokens
 from kvnotes_local.errors import ArtifactError, SkillError
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.imports import ImportShelf
-from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEADS, header_tokens, lead_tokens
+from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS, LEADS, header_tokens, lead_tokens
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.task import Task
 from kvnotes_local.skills.template import FieldPiece, Piece
-from kvnotes_local.skills.verdicts import Verdict, VerdictStore, conditions_of
+from kvnotes_local.skills.verdicts import Outcome, Verdict, VerdictStore, conditions_of
 
 DEFAULT_REPAIR = 8
 """Seam tokens when nothing was measured for this model and skill."""
@@ -49,6 +49,7 @@ class CompiledSkill:
     status: CompileStatus
     repair_tokens: int
     verdict: Verdict | None = None
+    n_leads: int = 1
     seconds: float = 0.0
     prefill_tokens_per_second: float | None = None
 
@@ -60,8 +61,8 @@ class CompiledSkill:
 class SkillCompiler:
     """Finds and makes artifacts for one engine in one store.
 
-    ``n_leads``: how many leads the rows are averaged over. ``store_type``: unless the skill asks for another.
-    ``verdicts``: what the gate found; None for not asking it.
+    ``n_leads``: how many leads the rows are averaged over, unless the gate found (``verdicts``) that this fails and another
+    number passes. ``store_type``: unless the skill asks for another.
     """
 
     def __init__(
@@ -109,16 +110,18 @@ class SkillCompiler:
         wrapper: Wrapper | None = None,
         values: Mapping[str, str] | None = None,
         behind: tuple[int, ...] | None = None,
+        n_leads: int | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> CompiledSkill:
         """The artifact of a skill, made now if it is missing. ``values``: of its fields, else the defaults.
 
         ``behind``: the beginning of the chat that a whole state (prefix-only models) includes, else the usual one.
+        ``n_leads``: this many leads, whatever the gate found.
 
         Raises SkillError, ArtifactError (also for a model that cannot use artifacts), Cancelled.
         """
-        task = self.task(skill, wrapper, values, behind)
+        task = self.task(skill, wrapper, values, behind, n_leads)
         if not force and (existing := self.existing(skill, task)) is not None:
             return existing
         made = self._engine.compile(task.job(), progress=progress)
@@ -165,6 +168,7 @@ class SkillCompiler:
             CompileStatus.UP_TO_DATE if made is None else CompileStatus.COMPILED,
             measured if skill.settings.repair is None else skill.settings.repair,
             verdict,
+            len(task.leads),
             seconds=made.seconds if made else 0.0,
             prefill_tokens_per_second=made.decoded / made.decode_seconds if made and made.decode_seconds else None,
         )
@@ -175,8 +179,23 @@ class SkillCompiler:
         wrapper: Wrapper | None = None,
         values: Mapping[str, str] | None = None,
         behind: tuple[int, ...] | None = None,
+        n_leads: int | None = None,
     ) -> Task:
         """What the skill's artifact will be made from. Raises SkillError, ArtifactError."""
+        usual = self._task(skill, wrapper, values, behind, n_leads or self._n_leads)
+        if n_leads is not None or behind is not None or self._outcome(usual.key) is not Outcome.FAILED:
+            return usual
+        others = (self._task(skill, wrapper, values, None, n) for n in LEAD_NUMBERS if n != self._n_leads)
+        return next((one for one in others if self._outcome(one.key) is Outcome.PASSED), usual)
+
+    def _task(
+        self,
+        skill: Skill,
+        wrapper: Wrapper | None,
+        values: Mapping[str, str] | None,
+        behind: tuple[int, ...] | None,
+        n_leads: int,
+    ) -> Task:
         info = self._engine.info
         if info.model_class is ModelClass.PREFILL:
             raise ArtifactError(
@@ -185,7 +204,7 @@ class SkillCompiler:
         wrapper = wrapper or self._turns.format.skill
         text = skill.text(values)
         turn = self.turn(skill, wrapper=wrapper, values=values)
-        leads = self._leads() if behind is None else (behind,)
+        leads = self._leads(n_leads) if behind is None else (behind,)
         store = skill.settings.store or self._store_type
         whole = info.model_class is ModelClass.PREFIX_ONLY
         labels = ArtifactLabels(
@@ -207,10 +226,14 @@ class SkillCompiler:
         )
         return Task(text, turn, leads, labels, store, key, self._store.path(key, skill.name, info.fingerprint))
 
-    def _leads(self) -> tuple[tuple[int, ...], ...]:
+    def _leads(self, n_leads: int) -> tuple[tuple[int, ...], ...]:
         if self._engine.info.model_class is ModelClass.PREFIX_ONLY:
             return (header_tokens(self._turns),)
-        return tuple(lead_tokens(self._turns, lead) for lead in LEADS[: self._n_leads]) or (header_tokens(self._turns),)
+        return tuple(lead_tokens(self._turns, lead) for lead in LEADS[:n_leads]) or (header_tokens(self._turns),)
+
+    def _outcome(self, key: str) -> Outcome | None:
+        verdict = self._verdict(key)
+        return None if verdict is None else verdict.outcome
 
     def _verdict(self, key: str) -> Verdict | None:
         return None if self._verdicts is None else self._verdicts.find(conditions_of(self._engine.info, key))

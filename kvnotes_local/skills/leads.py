@@ -59,6 +59,8 @@ LEADS: tuple[Lead, ...] = (
 """In order of preference: the first ``n`` are used."""
 
 DEFAULT_N_LEADS = 2
+LEAD_NUMBERS = (2, 1)
+"""What the gate tries, one after the other: averaging helps most models, but not all (see docs/fidelity.md)."""
 
 
 def header_tokens(turns: TurnTokenizer) -> tuple[int, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kvnotes_local.engine import artifact_compiler
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.evaluation.fidelity import NoiseSource, measure_noise, measure_splice, recompute
@@ -195,6 +196,33 @@ def test_a_skill_that_failed_is_read_and_the_user_is_told(
     assert [run.freshness for run in segment.runs] == [Freshness.FRESH]
     assert len(chat.notices) == 1
     assert "lamp" in chat.notices[0]
+
+
+def test_another_number_of_leads_is_tried_where_the_usual_one_fails(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine()
+    chat = Chat(engine, tmp_path)
+    skill = chat.library.get("lamp")
+    average = artifact_compiler.average_rows
+
+    def halved(parts: Sequence[StateRows], *more: object) -> StateRows:
+        """Averages that are wrong, as with models whose keys have a fixed length: only single leads are right."""
+        mean = average(parts)
+        caches = tuple(
+            replace(cache, k=tuple((0.2 * k.view(np.float16)).astype(np.float16).view(np.uint8) for k in cache.k))
+            for cache in mean.caches
+        )
+        return replace(mean, caches=caches)
+
+    monkeypatch.setattr(artifact_compiler, "average_rows", halved)
+    result = chat.verify(engine)
+    assert result.passed
+    assert result.n_leads == 1
+    spliced = chat.compiler.compile(skill)
+    assert (spliced.n_leads, spliced.repair_tokens) == (1, 0)
+    assert chat.notebook.splice("lamp").freshness is Freshness.SPLICED
+    assert chat.notices == []
 
 
 def test_a_seam_that_was_asked_for_and_failed_is_no_verdict(
