@@ -16,6 +16,8 @@ from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, LayerLayou
 from kvnotes_local.kv.state import check_rows, take_cells
 
 _CHUNK_ELEMENTS = 1 << 16
+SINK_RATIO = 4.0
+"""Values that many times as long in one reading as in another make a token a sink in only one of them."""
 
 
 def slice_rows(rows: StateRows, start: int, stop: int) -> StateRows:
@@ -105,7 +107,9 @@ def _concat_cache(parts: list[CacheRows]) -> CacheRows:
 def average_rows(parts: Sequence[StateRows], converter: RowConverter = NUMPY) -> StateRows:
     """Mean of keys and of values, taken in float32, as F16 rows without Hadamard.
 
-    All parts must have equal layouts and positions: reposition them first. Raises LayoutError otherwise.
+    Cells that are an attention sink in one part and none in another (see ``sink_positions``) come from the first part whole:
+    half a sink is neither. All parts must have equal layouts and positions: reposition them first. Raises LayoutError
+    otherwise.
     """
     if not parts:
         raise LayoutError("nothing to average")
@@ -116,21 +120,54 @@ def average_rows(parts: Sequence[StateRows], converter: RowConverter = NUMPY) ->
             not np.array_equal(a.pos, b.pos) for a, b in zip(part.caches, first.caches, strict=True)
         ):
             raise LayoutError("only rows of equal layout and positions can be averaged; reposition them first")
+    sinks = sink_positions(parts, converter)
     caches = []
     for at, cache in enumerate(first.layout.caches):
         members = [part.caches[at] for part in parts]
+        whole = np.isin(members[0].pos, sinks)
         k = tuple(
-            _average([m.k[i] for m in members], layer.k, cache.k_hadamard, converter)
+            _average([m.k[i] for m in members], layer.k, cache.k_hadamard, converter, whole)
             for i, layer in enumerate(cache.layers)
         )
         v = tuple(
             None
             if layer.v is None
-            else _average([y for m in members if (y := m.v[i]) is not None], layer.v, cache.v_hadamard, converter)
+            else _average(
+                [y for m in members if (y := m.v[i]) is not None], layer.v, cache.v_hadamard, converter, whole
+            )
             for i, layer in enumerate(cache.layers)
         )
         caches.append(replace(members[0], k=k, v=v))
     return StateRows(StateLayout(tuple(_as_f16(cache) for cache in first.layout.caches)), tuple(caches))
+
+
+def sink_positions(parts: Sequence[StateRows], converter: RowConverter = NUMPY) -> NDArray[np.int32]:
+    """Positions whose values are far longer in one part than in another, in any layer: int32, ascending.
+
+    Models park attention on some tokens, whose values they make nearly nothing. Which full stop or blank it is can depend on
+    what stands before (seen with Gemma 3, where two tokens of 473 differ tenfold).
+    """
+    found: set[int] = set()
+    for at, cache in enumerate(parts[0].layout.caches):
+        for i, layer in enumerate(cache.layers):
+            if layer.v is None:
+                continue
+            lengths = [_lengths(y, layer.v, converter) for part in parts if (y := part.caches[at].v[i]) is not None]
+            most, least = np.max(lengths, axis=0), np.min(lengths, axis=0)
+            found.update(parts[0].caches[at].pos[most > SINK_RATIO * least].tolist())
+    return np.array(sorted(found), np.int32)
+
+
+def _lengths(rows: NDArray[np.uint8], tensor: TensorLayout, converter: RowConverter) -> NDArray[np.float32]:
+    """Euclidean length of each row."""
+    lengths = np.empty(len(rows), np.float32)
+    step = max(1, _CHUNK_ELEMENTS // max(1, tensor.n_embd))
+    for start in range(0, len(rows), step):
+        chunk = np.ascontiguousarray(rows[start : start + step])
+        values = np.empty((len(chunk), tensor.n_embd), np.float32)
+        converter.dequantize(tensor.type, chunk, values)
+        lengths[start : start + step] = np.sqrt(np.einsum("ij,ij->i", values, values))
+    return lengths
 
 
 def _as_f16(cache: CacheLayout) -> CacheLayout:
@@ -142,8 +179,13 @@ def _as_f16(cache: CacheLayout) -> CacheLayout:
 
 
 def _average(
-    members: list[NDArray[np.uint8]], tensor: TensorLayout, block: int, converter: RowConverter
+    members: list[NDArray[np.uint8]],
+    tensor: TensorLayout,
+    block: int,
+    converter: RowConverter,
+    whole: NDArray[np.bool_],
 ) -> NDArray[np.uint8]:
+    """``whole``: bool (n,), rows to be taken from the first member as they are."""
     n, n_embd = len(members[0]), tensor.n_embd
     out = np.empty((n, tensor_row_bytes(TensorLayout(GGMLType.F16, n_embd))), np.uint8)
     step = max(1, _CHUNK_ELEMENTS // max(1, n_embd))
@@ -155,6 +197,9 @@ def _average(
             converter.dequantize(tensor.type, np.ascontiguousarray(member[start : start + m]), part)
             total += part
         total *= np.float32(1 / len(members))
+        if whole[start : start + m].any():
+            converter.dequantize(tensor.type, np.ascontiguousarray(members[0][start : start + m]), part)
+            total[whole[start : start + m]] = part[whole[start : start + m]]
         total, part = hadamard_in_buffers(total, block, part)
         converter.quantize(GGMLType.F16, total, out[start : start + m])
     return out

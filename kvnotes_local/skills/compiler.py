@@ -28,6 +28,10 @@ DEFAULT_REPAIR = 8
 """Seam tokens when nothing was measured for this model and skill."""
 
 
+AVERAGE = "mean, sinks from the first"
+"""How the rows of several leads become one; part of an artifact's key, so that a change of method makes new ones."""
+
+
 class CompileStatus(StrEnum):
     """COMPILED: made now. UP_TO_DATE: was there already."""
 
@@ -210,7 +214,7 @@ class SkillCompiler:
         labels = ArtifactLabels(
             skill=skill.name,
             skill_sha256=text_sha256(text),
-            lead=_digest([list(lead) for lead in leads]),
+            lead=_digest([AVERAGE, *(list(lead) for lead in leads)]),
             wrapper=json.dumps([wrapper.open, wrapper.close]),
             fields=turn.fields,
         )

@@ -11,7 +11,7 @@ from kv_samples import F16, LAYOUTS, Q8, assert_same_rows, cache, decoded, rando
 from kvnotes_local.errors import LayoutError
 from kvnotes_local.kv.layout import GGMLType, StateLayout, StateRows
 from kvnotes_local.kv.reposition import reposition
-from kvnotes_local.kv.rows import average_rows, concat, select_rows, slice_positions, slice_rows
+from kvnotes_local.kv.rows import average_rows, concat, select_rows, sink_positions, slice_positions, slice_rows
 
 
 def at(rows: StateRows, *positions: np.ndarray) -> StateRows:
@@ -111,6 +111,26 @@ def test_averaging_undoes_hadamard_and_works_in_chunks(monkeypatch: pytest.Monke
     assert mean.layout.caches[0].k_hadamard == mean.layout.caches[0].v_hadamard == 0
     wanted = (np.array(decoded(a)) + np.array(decoded(b))) / 2
     np.testing.assert_allclose(decoded(mean), wanted, rtol=6e-4, atol=1e-5)
+
+
+def test_a_token_that_is_a_sink_in_one_part_only_comes_from_the_first_part() -> None:
+    """In one layer of the second part the values of one token are ten times as long: its rows of all layers are not averaged."""
+    layout = StateLayout((cache(3, F16, F16),))
+    first, second = (random_rows(layout, (8,), seed) for seed in (1, 2))
+    second = at(second, first.caches[0].pos)
+    values = list(second.caches[0].v)
+    assert values[2] is not None
+    numbers = values[2].view(np.float16).copy()
+    numbers[5] *= np.float16(10)
+    values[2] = numbers.view(np.uint8)
+    second = StateRows(layout, (replace(second.caches[0], v=tuple(values)),))
+    assert sink_positions([first, second]).tolist() == [first.caches[0].pos[5]]
+
+    mean = decoded(average_rows([first, second]))
+    for got, a, b in zip(mean, decoded(first), decoded(second), strict=True):
+        wanted = ((a + b) / 2).astype(np.float16).astype(np.float32)
+        wanted[5] = a[5]
+        np.testing.assert_allclose(got, wanted, atol=1e-3)
 
 
 def test_rows_at_different_places_are_not_averaged() -> None:
