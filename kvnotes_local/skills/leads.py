@@ -2,8 +2,9 @@
 
 A skill compiled at the very start of a text stores a false attention sink in its first token and keys that later turns
 do not expect. So it is read behind the beginning of a chat in the model's own format: BOS, the default system turn and a
-short exchange about something else. The rows of the lead are dropped. Reading behind several leads and taking the mean of
-the rows was measured to be as good as the best of them or better (see docs/fidelity.md).
+short exchange about something else. The rows of the lead are dropped. Reading behind two leads and taking the mean of
+the rows was measured to be as good as the better of them or better, as long as tokens that are an attention sink behind one lead
+only are left out of it (see docs/fidelity.md).
 """
 
 from __future__ import annotations
