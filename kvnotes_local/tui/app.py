@@ -252,6 +252,7 @@ class KvnotesApp(App[None]):
     async def leave(self) -> None:
         """Stop, keep everything, end."""
         self.submit(SaveSession(self._last_session()))
+        self.tell("Saving the chat …")
         await asyncio.to_thread(self.workbench.close)
         self.exit()
 
