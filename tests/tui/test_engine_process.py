@@ -63,13 +63,13 @@ def test_measurements_leave_the_chat_as_it_was(play: Play, tmp_path: Path, zoo_d
         await stage.say("/verify")
         (verified,) = stage.heard(ChatVerified)
         assert verified.check.n_positions > 0
-        assert "This chat against the same chat read afresh" in stage.text
+        await stage.until(lambda: "This chat against the same chat read afresh" in stage.text)
         stage.app.action_go("chat")
         await stage.pilot.pause()
         await stage.say("/bench")
         (bench,) = stage.heard(BenchDone)
         assert [row.n_skill_tokens > 0 for row in bench.rows] == [True]
-        assert "× faster" in stage.text
+        await stage.until(lambda: "× as fast as reading" in stage.text)
         again = stage.app.session.chat
         assert again is not None
         assert (again.id, again.segments) == (chat.id, chat.segments)

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvnotes_local.evaluation.bench import BenchRow
 from kvnotes_local.notebook.segment import Freshness, Run
 from kvnotes_local.tui.freshness import LOOKS, cells, count_tokens
 from kvnotes_local.tui.mailbox import Mailbox
 from kvnotes_local.tui.news import AnswerText, News, Notice, WorkProgressed
+from kvnotes_local.tui.plots import bench_plot
 from kvnotes_local.tui.reasoning import split_reasoning
 from kvnotes_local.tui.themes import DAY, NIGHT
 
@@ -104,3 +106,16 @@ def test_our_themes_have_good_contrast(theme: object) -> None:
 def test_reasoning_is_told_from_what_is_said(text: str, opened: bool, expected: tuple[str, str, bool]) -> None:
     spoken = split_reasoning(text, opened=opened)
     assert (spoken.reasoning, spoken.said, spoken.thinking) == expected
+
+
+def test_no_line_of_a_plot_is_wider_than_the_screen_even_where_splicing_is_slower() -> None:
+    rows = [
+        BenchRow(n, 200, 8, 3, 900.0, 40.0, 40.0, 3.0, 99_999.0, 99_999.0, 0.1, {}, 3, 0.1, 6, 0.01)
+        for n in (64, 99_999)
+    ]
+    for width in (80, 120, 200):
+        plot = bench_plot("Tiny", rows, width).plain
+        bars = [line for line in plot.splitlines() if "█" in line]
+        assert len(bars) == 8
+        assert max(map(len, bars)) <= width - 4  # the padding of the screen
+        assert "0.1× as fast as reading" in plot
