@@ -41,10 +41,15 @@ class Terminal:
     """A tmux server of its own with one window."""
 
     def __init__(self, home: Path, columns: int, lines: int) -> None:
-        self._tmux = ["tmux", "-S", str(home / "tmux"), "-f", "/dev/null"]
+        self._home = home
+        self._n_started = 0
+        self._tmux: list[str] = []
         self._size = ["-x", str(columns), "-y", str(lines)]
 
     def start(self, command: list[str], env: dict[str, str]) -> None:
+        # A server of its own each time: one that ends just now must not be asked.
+        self._n_started += 1
+        self._tmux = ["tmux", "-S", str(self._home / f"tmux-{self._n_started}"), "-f", "/dev/null"]
         # pytest's readline exports the size of another terminal.
         line = shlex.join(
             ["env", "-u", "COLUMNS", "-u", "LINES", *(f"{key}={value}" for key, value in env.items()), *command]
@@ -72,6 +77,8 @@ class Terminal:
         return found
 
     def close(self) -> None:
+        if not self._tmux:
+            return
         subprocess.run([*self._tmux, "kill-server"], capture_output=True, check=False)
 
     def _run(self, *arguments: str) -> str:
