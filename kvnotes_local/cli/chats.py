@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import DataDirOption, with_options
+from kvnotes_local.cli.options import CacheDirOption, DataDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
 
@@ -138,12 +138,17 @@ def export(
 def remove(
     chat: ChatArgument,
     data_dir: DataDirOption = None,
+    cache_dir: CacheDirOption = None,
     *,
     output: Output,
 ) -> None:
-    """Delete a chat for good; forks of it stay."""
+    """Delete a chat for good, with what the model has kept of it; forks of it stay."""
+    from kvnotes_local.engine.state_shelf import forget_state
+    from kvnotes_local.paths import Paths
+
     store = chat_store(data_dir)
     found = store.find(chat)
+    forget_state(cache_dir or Paths.default().cache, found.id)
     store.remove(found.id)
     output.text(f"Removed {found.id} ({found.title}).")
     output.document({"removed": found.id})

@@ -53,7 +53,7 @@ from kvnotes_local.engine.rows_transfer import RowsTransfer
 from kvnotes_local.engine.sampling import SamplerChain
 from kvnotes_local.engine.saved_state import load_state, save_state
 from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
-from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf
+from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf, states_directory
 from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.kv.rotation import ModelRotation
@@ -119,7 +119,7 @@ class LlamaEngine:
         self._shelf = StateShelf(
             self._save_state,
             self._load_state,
-            cache_dir / "states" if cache_dir is not None else None,
+            states_directory(cache_dir) if cache_dir is not None else None,
             evicted=lambda key: native.log(
                 f"kvnotes: the saved state {key} was dropped to keep the cache small; the chat will be read again\n".encode()
             ),

@@ -110,4 +110,25 @@ class StateShelf:
     def _path(self, key: str) -> Path | None:
         if self._directory is None:
             return None
-        return self._directory / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
+        return _file(self._directory, key)
+
+
+def states_directory(cache_dir: Path) -> Path:
+    """Where the states that left the memory are kept."""
+    return cache_dir / "states"
+
+
+def forget_state(cache_dir: Path, key: str) -> bool:
+    """Delete the state that was kept under a key, without an engine; False where there is none. Raises ArtifactError."""
+    path = _file(states_directory(cache_dir), key)
+    try:
+        path.unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ArtifactError(f"The saved state {path} cannot be deleted: {error.strerror}. Check its rights.") from error
+    return True
+
+
+def _file(directory: Path, key: str) -> Path:
+    return directory / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"

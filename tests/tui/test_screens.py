@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from textual.widgets import DataTable, Input, Select
 
 from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf, states_directory
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.tui.news import (
@@ -21,6 +23,7 @@ from kvnotes_local.tui.news import (
 )
 from kvnotes_local.tui.screens.chats import ChatsScreen
 from kvnotes_local.tui.screens.skills import SkillsScreen
+from kvnotes_local.tui.workbench.store_requests import RemoveChat, RemoveOpenChat
 from tests.tui.conftest import Play
 from tests.tui.stage import Stage
 from tests.zoo import zoo_model
@@ -158,6 +161,27 @@ def test_chats_are_listed_searched_renamed_exported_deleted_and_put_back(play: P
         await stage.idle()
         assert len(stage.heard(ChatsListed)[-1].chats) == 2
         assert [segment.kind for segment in stage.app.session.chat.segments] == [Kind.SYSTEM]  # type: ignore[union-attr]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_deleted_chat_leaves_no_saved_state(play: Play, tmp_path: Path, is_open: bool) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.say("Nobody shall know this")
+        chat = stage.app.session.chat
+        assert chat is not None
+        places = stage.app.start.places
+        save = states_directory(places.cache)
+        shelf = StateShelf(lambda path, tokens, blob: path.write_bytes(blob), lambda path: ((), memoryview(b"")), save)
+        if not is_open:
+            await stage.say("/new")
+        assert shelf.keep(chat.id, ShelvedState((1,), memoryview(b"state")))
+        assert len(list(save.iterdir())) == 1
+        stage.app.submit((RemoveOpenChat if is_open else RemoveChat)(chat.id))
+        await stage.idle()
+        assert chat.id not in [one.id for one in stage.heard(ChatsListed)[-1].chats]
+        assert not list(save.iterdir())
 
     play(scene)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
+from kvnotes_local.engine.state_shelf import forget_state
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.chat_store import Chat
 from kvnotes_local.notebook.export import chat_json, chat_markdown
@@ -95,6 +96,7 @@ class RemoveOpenChat(EngineRequest):
 
 def _remove(desk: Desk, chat: str) -> None:
     stored = desk.store.load(chat)
+    forget_state(desk.places.cache, stored.summary.id)  # put back, the chat is read again
     desk.store.remove(stored.summary.id)
     desk.tell(ChatRemoved(stored))
     desk.tell(ChatsListed(desk.store.list()))
