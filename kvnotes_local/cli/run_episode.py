@@ -35,7 +35,8 @@ def run_episode(
 ) -> None:
     """Play a scripted chat of splices, edits and questions, and report each step."""
     from kvnotes_local.cli.session import open_session
-    from kvnotes_local.evaluation.episode import load_episode, play
+    from kvnotes_local.evaluation.episode import play
+    from kvnotes_local.evaluation.episode_file import load_episode
     from kvnotes_local.notebook.notebook import Notebook
 
     episode = load_episode(file)

@@ -1,35 +1,23 @@
-"""Scripted chats: a TOML file of steps, played on a notebook, each question compared with reading afresh on request."""
+"""Scripted chats: steps played on a notebook, each question compared with reading afresh on request."""
 
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Decode
-from kvnotes_local.errors import KvnotesError
+from kvnotes_local.errors import Cancelled, KvnotesError
 from kvnotes_local.evaluation.logits import cosine, kl_divergence
 from kvnotes_local.evaluation.recompute import as_if_read
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import all_tokens
-
-_KEYS = {
-    "say": {"answer"},
-    "splice": {"at", "repair", "values"},
-    "set": {"level", "window"},
-    "ask": {"max_tokens", "choices"},
-    "drop": {"clean"},
-    "fork": set(),
-    "undo": set(),
-}
 
 
 class EpisodeError(KvnotesError):
@@ -82,38 +70,6 @@ class StepReport:
     compared: Compared | None = None
 
 
-def load_episode(path: Path) -> Episode:
-    """Read and check an episode. Raises EpisodeError."""
-    try:
-        data = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise EpisodeError(f"{path} cannot be read as an episode: {error}.") from error
-    unknown = set(data) - {"system", "step"}
-    if unknown:
-        raise EpisodeError(f"{path}: {sorted(unknown)[0]!r} is not known; an episode has system and [[step]].")
-    system = data.get("system")
-    entries = data.get("step", [])
-    if not (system is None or isinstance(system, str)) or not isinstance(entries, list) or not entries:
-        raise EpisodeError(f"{path}: system has to be a text, and there has to be at least one [[step]].")
-    return Episode(system, tuple(_step(path, number, entry) for number, entry in enumerate(entries, 1)))
-
-
-def _step(path: Path, number: int, entry: Any) -> Step:
-    actions = [key for key in entry if key in _KEYS] if isinstance(entry, dict) else []
-    if len(actions) != 1:
-        raise EpisodeError(f"{path}, step {number}: name exactly one of {', '.join(_KEYS)}.")
-    (action,) = actions
-    options = {key: value for key, value in entry.items() if key != action}
-    unknown = set(options) - _KEYS[action]
-    if unknown:
-        raise EpisodeError(f"{path}, step {number}: {action} does not know {sorted(unknown)[0]!r}.")
-    argument = entry[action]
-    wanted = {"set": dict, "fork": int, "undo": int}.get(action, str)
-    if not isinstance(argument, wanted):
-        raise EpisodeError(f"{path}, step {number}: {action} needs a {wanted.__name__}, not {argument!r}.")
-    return Step(number, action, argument, options)
-
-
 def play(
     episode: Episode,
     notebook: Notebook,
@@ -126,9 +82,9 @@ def play(
     for step in episode.steps:
         try:
             notebook, report = _play_step(step, notebook, compare)
-        except EpisodeError:
+        except (EpisodeError, Cancelled):
             raise
-        except (KvnotesError, ValueError, TypeError) as error:
+        except KvnotesError as error:
             raise EpisodeError(f"Step {step.number} ({step.action}): {error}") from error
         reports.append(report)
         told(report)
@@ -139,14 +95,17 @@ def _play_step(step: Step, notebook: Notebook, compare: bool) -> tuple[Notebook,
     options = step.options
     match step.action:
         case "say":
-            notebook.say(step.argument, str(options.get("answer", "I see.")))
+            notebook.say(step.argument, options.get("answer", "I see."))
             return notebook, StepReport(step, "said")
         case "splice":
-            segment = notebook.splice(step.argument, **options)
+            values = {name: str(value) for name, value in options.get("values", {}).items()}
+            segment = notebook.splice(
+                step.argument, at=options.get("at"), repair=options.get("repair"), values=values or None
+            )
             return notebook, StepReport(step, f"{segment.n_tokens:,} tokens")
         case "set":
             level = EditLevel(options.get("level", EditLevel.FIELD_ERRATUM))
-            window = int(options.get("window", DEFAULT_WINDOW))
+            window = options.get("window", DEFAULT_WINDOW)
             results = [
                 notebook.set(name, str(value), level=level, window=window) for name, value in step.argument.items()
             ]
@@ -155,10 +114,10 @@ def _play_step(step: Step, notebook: Notebook, compare: bool) -> tuple[Notebook,
             )
             return notebook, StepReport(step, note)
         case "drop":
-            notebook.drop(step.argument, clean=bool(options.get("clean", False)))
+            notebook.drop(step.argument, clean=options.get("clean", False))
             return notebook, StepReport(step, "dropped")
         case "fork":
-            twin = notebook.fork(step.argument if step.argument >= 0 else None)
+            twin = notebook.fork(step.argument)
             return twin, StepReport(step, f"going on in a fork of {len(twin.segments)} segments")
         case "undo":
             done = sum(notebook.undo() for _ in range(step.argument))
@@ -168,11 +127,11 @@ def _play_step(step: Step, notebook: Notebook, compare: bool) -> tuple[Notebook,
 
 
 def _ask(step: Step, notebook: Notebook, compare: bool) -> StepReport:
-    reply = notebook.ask(step.argument, max_tokens=int(step.options.get("max_tokens", 64)), keep_logits=compare)
+    reply = notebook.ask(step.argument, max_tokens=step.options.get("max_tokens", 64), keep_logits=compare)
     note = "; ".join(f"{edit.field}: {edit.level} ({edit.reason})" for edit in reply.edits)
     compared = None
     if compare and reply.first_logits is not None:
-        choices = [str(choice) for choice in step.options.get("choices", [])]
+        choices = step.options.get("choices", [])
         compared = _compare(notebook, reply.first_logits, choices, reply.proof.change_ms + reply.proof.ttft_ms)
     return StepReport(step, note, reply.proof, reply.text, compared)
 

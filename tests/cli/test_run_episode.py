@@ -77,25 +77,16 @@ def test_an_episode_reports_each_step_and_compares_each_question(
     assert steps[5]["compared"]["recompute_tokens"] < asked["compared"]["recompute_tokens"]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[[step]]\nask = 5", ["step 1", "ask"]),
-        ("[[step]]\nsay = 'x'\nask = 'y'", ["step 1", "exactly one"]),
-        ("[[step]]\nask = 'x'\nloud = true", ["step 1", "loud"]),
-        ("step = 1", ["[[step]]"]),
-        ("nonsense", ["cannot be read"]),
-        ("[[step]]\nask = 'x'\n[other]\n", ["other"]),
-    ],
-)
-def test_a_wrong_episode_is_named_with_its_step(kvnotes: Kvnotes, tmp_path: Path, text: str, words: list[str]) -> None:
+def test_a_wrong_episode_is_refused_before_a_model_is_loaded(kvnotes: Kvnotes, tmp_path: Path) -> None:
     file = tmp_path / "episode.toml"
-    file.write_text(text)
-    run = kvnotes("run", file)
-    assert run.code == 1
-    assert "Traceback" not in run.err
-    for word in words:
-        assert word in run.err
+    file.write_text("[[step]]\nask = 'x'\n[[step]]\nask = 'y'\nchoices = 'Yes'\n")
+    for episode, words in ((file, ["step 2, choices", "two or more", '"Yes"']), (tmp_path / "none.toml", ["no file"])):
+        run = kvnotes("run", episode, "--model", tmp_path / "no model")
+        assert run.code == 1
+        assert len(run.err.splitlines()) == 1
+        assert "Errno" not in run.err
+        for word in (str(episode), *words):
+            assert word in run.err
 
 
 def test_a_step_that_fails_is_named(kvnotes: Kvnotes, zoo_directory: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from kvnotes_local.engine.protocol import Applied, CompileEvent, Part
 from kvnotes_local.engine.template_sandbox import Message, TemplateError, render_template
 from kvnotes_local.engine.wire import WireError, from_wire
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.evaluation.episode import load_episode
+from kvnotes_local.evaluation.episode_file import load_episode
 from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError, as_tree
 from kvnotes_local.notebook.export import chat_json, chat_markdown
