@@ -21,6 +21,7 @@ from kvnotes_local.engine.artifact import Artifact, open_artifact
 from kvnotes_local.engine.artifact_check import check_rows_of
 from kvnotes_local.engine.artifact_compiler import ArtifactCompiler
 from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
+from kvnotes_local.engine.checkpoints import go_back
 from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
 from kvnotes_local.engine.fingerprint import model_fingerprint
 from kvnotes_local.engine.ggml_converter import GGMLConverter
@@ -41,6 +42,7 @@ from kvnotes_local.engine.protocol import (
     JobFailed,
     JobProgress,
     LoadProgress,
+    ModelClass,
     ModelInfo,
     Part,
     Progress,
@@ -192,8 +194,23 @@ class LlamaEngine:
             if not 0 <= length <= len(source.tokens):
                 raise EngineError(f"A fork of {length:,} tokens was asked of a sequence of {len(source.tokens):,}.")
             target = self.new_sequence()
-            self._context.copy(seq, target, 0, length)
-            self._sequences[target].tokens = source.tokens[:length]
+            twin = self._sequences[target]
+            try:
+                if self.info.model_class is ModelClass.PREFIX_ONLY and length < len(source.tokens):
+                    checkpoint = source.checkpoints.nearest(length)
+                    if checkpoint is None:
+                        return target
+                    self._context.copy(seq, target)
+                    go_back(self._context, target, checkpoint)
+                    length = checkpoint.n_tokens
+                else:
+                    self._context.copy(seq, target, 0, length)
+            except BaseException:
+                self.free_sequence(target)
+                raise
+            twin.tokens = source.tokens[:length]
+            twin.checkpoints = source.checkpoints.copy()
+            twin.checkpoints.cut(length)
             return target
 
     def logits(self, seq: int) -> NDArray[np.float32]:

@@ -388,7 +388,9 @@ class Engine(Protocol):
         ...
 
     def fork(self, seq: int, length: int) -> int:
-        """New sequence that shares the first ``length`` cells of ``seq``; nothing is copied."""
+        """New sequence that shares the first ``length`` cells of ``seq``; nothing is copied.
+
+        A prefix-only model can go back to checkpoints only: its fork holds what the nearest one does (see ``tokens``)."""
         ...
 
     def logits(self, seq: int) -> NDArray[np.float32]:

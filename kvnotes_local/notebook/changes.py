@@ -81,7 +81,7 @@ class Draft:
         """A new segment whose rows, after the first ``repaired`` tokens, come from an artifact."""
         self._plan.decode(segment.tokens[:repaired]).splice(artifact, repaired, segment.n_tokens)
         runs = (Run(repaired, Freshness.REPAIRED), Run(segment.n_tokens - repaired, Freshness.SPLICED))
-        self._segments.append(segment.with_runs(*runs))
+        self._segments.append(replace(segment.with_runs(*runs), seam=repaired))
         self._repaired += repaired
         return self.changed()
 
@@ -167,6 +167,7 @@ class Draft:
         keep(at, segment.n_tokens)
         return replace(
             segment,
+            artifact=None,  # it holds the rows of another value
             tokens=tuple(tokens),
             fields=tuple(fields),
             content_stop=segment.content_stop + len(tokens) - segment.n_tokens,
@@ -239,7 +240,7 @@ def rebuild(
             plan = PlanBuilder(0).splice(path, 0, at + segment.n_tokens)
             segment = segment.with_runs(Run(segment.n_tokens, Freshness.SPLICED))
         elif path is not None and kept == 0 and not whole_states:
-            k = sum(run.n_tokens for run in segment.runs if run.freshness is Freshness.REPAIRED)
+            k = segment.seam
             plan.decode(segment.tokens[:k]).splice(path, k, segment.n_tokens)
             repaired += k
             segment = segment.with_runs(Run(k, Freshness.REPAIRED), Run(segment.n_tokens - k, Freshness.SPLICED))
@@ -253,10 +254,9 @@ def rebuild(
 
 
 def _usable_artifact(segment: Segment) -> Path | None:
-    """The file that a segment's rows came from, as long as it is there, the segment says what it said then, and it was not read
-    again since, which is better than what the file holds."""
-    freshness = {run.freshness for run in segment.runs}
-    if segment.artifact is None or Freshness.EDITED in freshness or freshness == {Freshness.FRESH}:
+    """The file that a segment's rows came from, as long as it is there and the rows were not computed again since: those are
+    better than what the file holds."""
+    if segment.artifact is None or {run.freshness for run in segment.runs} == {Freshness.FRESH}:
         return None
     path = Path(segment.artifact)
     return path if path.exists() else None

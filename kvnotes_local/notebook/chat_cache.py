@@ -110,6 +110,17 @@ class ChatCache:
             return state.segments
         return self.rebuild(state.segments, progress=progress)
 
+    def come_back_or_begin_anew(self, state: ChatState) -> None:
+        """After an error: hold an earlier state again, or, where that fails too, nothing; it is read with the next change."""
+        try:
+            if state.seq is not None:
+                self.come_back(state)
+                return
+            self.engine.free_sequence(self.seq)
+        except EngineLost:
+            pass  # its sequences are gone with it
+        self.seq = self.engine.new_sequence()
+
     def rebuild(self, segments: Sequence[Segment], *, progress: Progress | None = None) -> tuple[Segment, ...]:
         """Make the sequence hold these segments, however far it is from them; returns them with their freshness now."""
         try:

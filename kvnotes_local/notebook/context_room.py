@@ -24,7 +24,7 @@ def turns_to_drop(segments: Sequence[Segment], room: int) -> frozenset[int]:
         if total <= room:
             break
         follows = index - 1 in leaving and segment.kind is Kind.ASSISTANT
-        if is_pinned(segment) or not (segment.kind is Kind.USER or follows):
+        if index in leaving or is_pinned(segment) or not (segment.kind is Kind.USER or follows):
             continue
         leaving.add(index)
         total -= segment.n_tokens

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Applied, Decode
+from kvnotes_local.errors import ContextFullError
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, LADDER, EditLevel, EditResult
@@ -101,7 +102,7 @@ class AutoEdit:
         chosen one can be gone on with, so that nothing of it is computed again.
 
         Climbs as long as two neighbours disagree and stops at a budget of tokens: ``AUTO_SHARE`` of the chat, the question
-        itself included, but at least the two cheapest levels.
+        itself included, but at least the two cheapest levels. Raises ContextFullError where not even one can be tried.
         """
         budget = int(AUTO_SHARE * sum(segment.n_tokens for segment in self._segments)) - len(question)
         decoded = 0
@@ -113,6 +114,10 @@ class AutoEdit:
                 return Choice(below, decoded, f"{level} would have cost {cost:,} more tokens, {budget:,} are allowed")
             try:
                 trial = self._try(level, change, question, cost)
+            except ContextFullError:
+                if below is None:
+                    raise
+                return Choice(below, decoded, f"the context has no room to try {level}")
             except BaseException:
                 self._free(below)
                 raise

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progress, Sampling, StopReason
-from kvnotes_local.errors import EngineLost, SkillError, UsageError
+from kvnotes_local.errors import ContextFullError, EngineLost, SkillError, UsageError
 from kvnotes_local.notebook.answering import Answering
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
-from kvnotes_local.notebook.context_room import with_room
+from kvnotes_local.notebook.context_room import turns_to_drop, with_room
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
 from kvnotes_local.notebook.history import History
@@ -28,6 +29,12 @@ from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.notebook.skill_splicer import SkillSplicer
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+
+_EDIT_ROOM = 48
+"""Tokens that an edit may need beside the value: the words of an erratum and its turn."""
+
+MakeChange = Callable[[tuple[Segment, ...], int], Change]
+"""Makes a change of segments of which so many tokens are cached."""
 
 OnChange = Callable[[tuple[Segment, ...], str], None]
 """Called after every change with the segments and the operation: the place to store them."""
@@ -94,7 +101,10 @@ class Notebook:
         return notebook, restored
 
     def park(self, key: str, *, on_disk: bool = False) -> bool:
-        """Leave the context but keep the state under ``key`` for ``resume``; False where there is no room for it."""
+        """Leave the context but keep the state under ``key`` for ``resume``; False where there is no room for it. Fields that
+        wait for a question to be settled for get the default level now."""
+        for name, value in list(self._unsettled.items()):
+            self.set(name, value)
         return self._cache.park(key, on_disk=on_disk)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -116,8 +126,8 @@ class Notebook:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Current value of each field."""
-        return field_values(self.segments)
+        """Value of each field, also of those that are settled at the next question."""
+        return field_values(self.segments) | self._unsettled
 
     def check(self) -> None:
         """Verify that engine and chat agree. Raises EngineError."""
@@ -171,30 +181,39 @@ class Notebook:
         counts as stale. ``repair``: tokens at the seam to compute on the real prefix. ``read``: let the model read the skill
         instead; prefix-only models do so wherever they cannot restore a state, and ``on_notice`` is told. So is a skill read
         for which the gate did not hold, unless ``repair`` is given or ``heed_verdict`` is False. A skill that is in the chat
-        already stays where it is. Raises SkillError, ArtifactError, EngineError.
+        already stays where it is; ``values`` are then set. Raises SkillError, ArtifactError, EngineError.
         """
+        if repair is not None and repair < 0:
+            raise UsageError(f"A seam of {repair} tokens cannot be computed; give 0 or more.")
         present = find_skill(self.segments, name)
         if present is not None:
-            return self.segments[present]
+            for field, value in (values or {}).items():
+                if self.fields.get(field, value) != value:
+                    self.set(field, value)
+            return self.segments[find_skill(self.segments, name) or present]
         if self._library is None or self._compiler is None:
             raise SkillError("This notebook was made without a skill library, so it cannot splice.")
-        place = self._place(at)
         splicer = SkillSplicer(
             self.engine, self._library, self._compiler, self._factory, self._notice, self._cache.speed
         )
-        change = splicer.change(
-            self.segments,
-            self.n_cached,
-            name,
-            place,
-            repair=repair,
-            values=values,
-            read=read,
-            heed_verdict=heed_verdict,
-            progress=progress,
-        )
-        self._change(change, f"splice {name}", progress=progress)
-        return self.segments[place]
+        if at is not None:
+            self._place(at)
+
+        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
+            return splicer.change(
+                segments,
+                n_cached,
+                name,
+                len(segments) if at is None else at,
+                repair=repair,
+                values=values,
+                read=read,
+                heed_verdict=heed_verdict,
+                progress=progress,
+            )
+
+        self._change(make, f"splice {name}", room=at is None, progress=progress)
+        return self.segments[-1 if at is None else at]
 
     def ask(
         self,
@@ -211,15 +230,49 @@ class Notebook:
         ``cancel`` on the engine ends the answer early; what was said so far is kept and marked as stopped. So it is where the
         engine process dies twice, which raises EngineCrashed afterwards.
         """
+        return self._ask(
+            len(self.segments),
+            text,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            on_text=on_text,
+            keep_logits=keep_logits,
+            progress=progress,
+        )
+
+    def _ask(
+        self,
+        place: int,
+        text: str,
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        on_text: OnText | None = None,
+        keep_logits: bool = False,
+        progress: Progress | None = None,
+    ) -> Reply:
+        """Ask behind the first ``place`` segments; the others are gone."""
+        if max_tokens < 1:
+            raise UsageError(f"An answer of {max_tokens} tokens cannot be given; allow 1 or more.")
         began = time.perf_counter()
-        question, opening = self._factory.user(text, self._last), self._factory.opening()
-        edits = self._settle_twice(question, opening) if self._unsettled else ()
+        base = self.segments[:place]
+        question, opening = self._factory.user(text, base[-1] if base else None), self._factory.opening()
         info = self.engine.info
         room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
-        strip_reasoning = info.model_class is ModelClass.SPLICE
-        draft = with_room(self.segments, self.n_cached, room, self.on_full, strip_reasoning, self._notice)
-        draft.read(question).read(opening)
-        self._change(draft.change(), "ask", logits=True, progress=progress)
+        edits: tuple[EditResult, ...] = ()
+        with self._as_a_whole():
+            present = field_values(base)
+            self._unsettled = {name: value for name, value in self._unsettled.items() if name in present}
+            room -= sum(_EDIT_ROOM + 2 * len(self._factory.tokens_of(value)) for value in self._unsettled.values())
+            strip_reasoning = info.model_class is ModelClass.SPLICE
+            draft = with_room(base, self.n_cached, room, self.on_full, strip_reasoning, self._notice)
+            if self._unsettled:
+                self._apply(draft.change(), progress=progress)
+                edits = self._settle_twice(question, opening)
+                draft = Draft(self.segments, self.n_cached).keep()
+            draft.read(question).read(opening)
+            self._apply(draft.change(), logits=True, progress=progress)
+        self.on_change(self.segments, "ask")
         n_read = len(self.tokens)
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
         answering = Answering(self._cache, self.segments, sampling or Sampling(), max_tokens)
@@ -247,7 +300,7 @@ class Notebook:
         return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
 
     def regenerate(self, **how: object) -> Reply:
-        """Take the last question and its answer back and ask it again. Takes what ``ask`` takes."""
+        """Take the last question and its answer back and ask it again. Takes what ``ask`` takes but the text."""
         if len(self.segments) < 2 or self.segments[-2].kind is not Kind.USER or self._last.kind is not Kind.ASSISTANT:  # type: ignore[union-attr]
             raise UsageError("The chat does not end with an answer that could be given again.")
         return self.edit_and_resend(len(self.segments) - 2, self.segments[-2].text, **how)
@@ -255,8 +308,7 @@ class Notebook:
     def edit_and_resend(self, index: int, text: str, **how: object) -> Reply:
         """Replace the user turn ``index`` and everything behind it by a new question. Takes what ``ask`` takes."""
         self._user_turn(index)
-        self._change(Draft(self.segments, self.n_cached).keep(0, index).change(), "take back")
-        return self.ask(text, **how)  # type: ignore[arg-type]
+        return self._ask(index, text, **how)  # type: ignore[arg-type]
 
     # -- editing -------------------------------------------------------------------------------------------------------
 
@@ -274,22 +326,35 @@ class Notebook:
             known = ", ".join(self.fields) or "it has none"
             raise UsageError(f"The chat has no field {name!r}. Its fields: {known}.")
         if level is EditLevel.AUTO:
+            self._unsettled.pop(name, None)
             self._unsettled[name] = value
             return EditResult(name, value, level, 0, 0, "settled at the next question")
-        change = edit_field(self.segments, self.n_cached, self._factory, name, value, level, window)
-        cost = self._change(change, f"set {name}", progress=progress)
+
+        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
+            return edit_field(segments, n_cached, self._factory, name, value, level, window)
+
+        cost = self._change(make, f"set {name}", progress=progress)
+        self._unsettled.pop(name, None)
         return EditResult(name, value, level, cost.prefilled, cost.moved, "as asked")
 
     def drop(self, name: str, *, clean: bool = False, progress: Progress | None = None) -> Proof:
         """Take a skill out. Its rows go and the gap closes; since later turns took notes of it, a line says that it no
         longer applies. ``clean``: what follows is read again instead. Returns what it cost. Raises UsageError."""
-        index = find_skill(self.segments, name)
-        if index is None:
+        if find_skill(self.segments, name) is None:
             raise UsageError(f"The chat has no skill {name!r}. Its skills: {', '.join(self.skills) or 'none'}.")
-        draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if clean else 0).keep(index + 1)
-        if not clean:
-            draft.read(self._factory.dropped_skill_erratum(name))
-        return self._change(draft.change(), f"drop {name}", progress=progress)
+
+        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
+            index = find_skill(segments, name)
+            assert index is not None
+            draft = Draft(segments, n_cached).keep(0, index).changed(EVERYTHING if clean else 0).keep(index + 1)
+            if not clean:
+                draft.read(self._factory.dropped_skill_erratum(name))
+            return draft.change()
+
+        cost = self._change(make, f"drop {name}", progress=progress)
+        left = field_values(self.segments)
+        self._unsettled = {field: value for field, value in self._unsettled.items() if field in left}
+        return cost
 
     def edit(self, index: int, text: str, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
         """Change the text of the user turn ``index``; what follows is moved and stale, or read again.
@@ -298,8 +363,12 @@ class Notebook:
         """
         self._user_turn(index)
         new = self._factory.user(text, self.segments[index - 1] if index else None)
-        draft = Draft(self.segments, self.n_cached).keep(0, index).read(new).changed(EVERYTHING if recompute else 0)
-        return self._change(draft.keep(index + 1).change(), "edit", progress=progress)
+
+        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
+            draft = Draft(segments, n_cached).keep(0, index).read(new).changed(EVERYTHING if recompute else 0)
+            return draft.keep(index + 1).change()
+
+        return self._change(make, "edit", room=False, progress=progress)
 
     def delete(self, index: int, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
         """Take segment ``index`` out; what follows is moved and stale, or read again.
@@ -308,13 +377,20 @@ class Notebook:
         """
         if not 0 <= index < len(self.segments) or self.segments[index].kind is Kind.SYSTEM:
             raise UsageError(f"Segment {index} cannot be deleted.")
-        draft = Draft(self.segments, self.n_cached).keep(0, index).changed(EVERYTHING if recompute else 0)
-        return self._change(draft.keep(index + 1).change(), "delete", progress=progress)
+
+        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
+            draft = Draft(segments, n_cached).keep(0, index).changed(EVERYTHING if recompute else 0)
+            return draft.keep(index + 1).change()
+
+        return self._change(make, "delete", room=False, progress=progress)
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
     def undo(self) -> bool:
-        """Take the last change back; False when there is none."""
+        """Take the last change back; False when there is none. A field that waits for the next question counts as one."""
+        if self._unsettled:
+            self._unsettled.popitem()
+            return True
         return self._step(self._history.undo(self.segments), "undo")
 
     def redo(self) -> bool:
@@ -322,7 +398,10 @@ class Notebook:
         return self._step(self._history.redo(self.segments), "redo")
 
     def fork(self, at: int | None = None) -> Notebook:
-        """A new chat that begins like this one, up to segment ``at`` (None: all of it); cells are shared, not copied."""
+        """A new chat that begins like this one, up to segment ``at`` (None: all of it); cells are shared, not copied.
+
+        Prefix-only models go back to the nearest checkpoint and read the rest with the next change.
+        """
         place = len(self.segments) if at is None else at
         if not 0 <= place <= len(self.segments):
             raise UsageError(f"The chat has {len(self.segments)} segments; it cannot be forked at {place}.")
@@ -335,7 +414,7 @@ class Notebook:
         except EngineLost:
             twin._cache = ChatCache(self.engine, self._notice)
         twin._cache.speed = self._cache.speed
-        twin._history, twin._unsettled = History(twin._cache), {}
+        twin._history, twin._unsettled = History(twin._cache), dict(self._unsettled)
         twin.on_change = lambda segments, what: None
         return twin
 
@@ -349,18 +428,37 @@ class Notebook:
     def _last(self) -> Segment | None:
         return self.segments[-1] if self.segments else None
 
-    def _change(self, change: Change, what: str, *, logits: bool = False, progress: Progress | None = None) -> Proof:
-        """Apply a change that can be taken back; returns what it cost."""
+    def _change(self, make: MakeChange, what: str, *, room: bool = True, progress: Progress | None = None) -> Proof:
+        """Make a change that can be taken back; returns what it cost. ``room``: where the context is full, the oldest turns
+        leave first."""
         before = self._cache.cost
-        state = self._cache.remember(self.segments)
-        try:
-            self._apply(change, logits=logits, progress=progress)
-        except BaseException:
-            self._cache.forget([state])
-            raise
-        self._history.did(state)
+        with self._as_a_whole():
+            change = make(self.segments, self.n_cached)
+            excess = len(all_tokens(change.segments)) - self.engine.info.n_ctx
+            left = len(self.tokens) - excess
+            if room and excess > 0 and turns_to_drop(self.segments, left):
+                draft = with_room(self.segments, self.n_cached, left, self.on_full, False, self._notice)
+                self._apply(draft.change(), progress=progress)
+                change = make(self.segments, self.n_cached)
+            self._apply(change, progress=progress)
         self.on_change(self.segments, what)
         return self._cache.cost.since(before)
+
+    @contextmanager
+    def _as_a_whole(self) -> Iterator[None]:
+        """What is done inside is one step that can be taken back; an error takes it back at once."""
+        state, unsettled = self._cache.remember(self.segments), dict(self._unsettled)
+        try:
+            yield
+        except BaseException:
+            if self.segments is state.segments:
+                self._cache.forget([state])
+            else:
+                self.segments = state.segments
+                self._cache.come_back_or_begin_anew(state)
+            self._unsettled = unsettled
+            raise
+        self._history.did(state)
 
     def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
         self.segments = self._cache.apply(change, is_question=logits, logits=logits, progress=progress)
@@ -394,17 +492,24 @@ class Notebook:
         """Settle the fields that were set with AUTO, now that there is a question to settle them for."""
         results = []
         for name, value in self._unsettled.items():
-            chosen = AutoEdit(self._cache, self._factory, self.segments).choose(
-                name, value, question.tokens + opening.tokens
-            )
-            trial = chosen.trial
-            self._history.did(self._cache.remember(self.segments))
-            self._cache.adopt(trial.seq, trial.applied)
-            self.segments = trial.change.segments
-            self.on_change(self.segments, f"set {name}")
+            auto = AutoEdit(self._cache, self._factory, self.segments)
+            try:
+                chosen = auto.choose(name, value, question.tokens + opening.tokens)
+            except ContextFullError:
+                results.append(self._edit_untried(name, value))
+                continue
+            self._cache.adopt(chosen.trial.seq, chosen.trial.applied)
+            self.segments = chosen.trial.change.segments
             results.append(chosen.result(name, value))
         self._unsettled.clear()
         return tuple(results)
+
+    def _edit_untried(self, name: str, value: str) -> EditResult:
+        """The default level for a field, where the context has no room to try any."""
+        before, level = self._cache.cost, EditLevel.FIELD_ERRATUM
+        self._apply(edit_field(self.segments, self.n_cached, self._factory, name, value, level))
+        cost = self._cache.cost.since(before)
+        return EditResult(name, value, level, cost.prefilled, cost.moved, "the context has no room to try levels")
 
     def _place(self, at: int | None) -> int:
         place = len(self.segments) if at is None else at

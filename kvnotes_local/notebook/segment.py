@@ -48,7 +48,7 @@ class Segment:
 
     ``name``: of the skill, or of the field that an erratum corrects. ``text``: the content as people read it.
     ``content_start … content_stop``: tokens that are not wrapper. ``runs`` cover ``tokens`` in order.
-    ``artifact``: file that the rows came from.
+    ``artifact``: file that the rows came from; ``seam``: tokens in front of them that were computed on the real prefix.
     ``value``: what an erratum says. ``reasoning``: what the model thought before an answer;
     as long as it is in the cache it is tokens ``reasoning_start … reasoning_stop``. ``stopped``: the user cut the answer short.
     ``proof``: what an answer cost.
@@ -63,6 +63,7 @@ class Segment:
     fields: tuple[FieldSpan, ...] = ()
     runs: tuple[Run, ...] = ()
     artifact: str | None = None
+    seam: int = 0
     value: str = ""
     reasoning: str = ""
     reasoning_start: int = 0

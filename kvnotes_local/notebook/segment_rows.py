@@ -14,7 +14,7 @@ from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
 
 COLUMNS = (
     "kind, name, text, value, reasoning, reasoning_start, reasoning_stop, tokens, content_start, content_stop, fields, runs, "
-    "artifact, stopped, proof"
+    "artifact, seam, stopped, proof"
 )
 
 
@@ -34,6 +34,7 @@ def segment_to_row(segment: Segment) -> tuple[Any, ...]:
         json.dumps([[span.name, span.value, span.start, span.stop] for span in segment.fields]),
         json.dumps([[run.n_tokens, run.freshness.value] for run in segment.runs]),
         segment.artifact,
+        segment.seam,
         int(segment.stopped),
         None if segment.proof is None else json.dumps(asdict(segment.proof)),
     )
@@ -41,9 +42,8 @@ def segment_to_row(segment: Segment) -> tuple[Any, ...]:
 
 def segment_from_row(row: tuple[Any, ...]) -> Segment:
     """A segment from values of COLUMNS. Raises ValueError, TypeError or KeyError for values that make no segment."""
-    kind, name, text, value, reasoning, thought, spoken, tokens, start, stop, fields, runs, artifact, stopped, proof = (
-        row
-    )
+    kind, name, text, value, reasoning, thought, spoken, tokens, start, stop, fields, runs, artifact, seam, *rest = row
+    stopped, proof = rest
     segment = Segment(
         kind=Kind(kind),
         name=str(name),
@@ -58,6 +58,7 @@ def segment_from_row(row: tuple[Any, ...]) -> Segment:
         fields=tuple(FieldSpan(str(n), str(v), int(a), int(b)) for n, v, a, b in json.loads(fields)),
         runs=tuple(Run(int(n), Freshness(freshness)) for n, freshness in json.loads(runs)),
         artifact=None if artifact is None else str(artifact),
+        seam=int(seam),
         stopped=bool(stopped),
         proof=None if proof is None else Proof(**json.loads(proof)),
     )
@@ -66,6 +67,8 @@ def segment_from_row(row: tuple[Any, ...]) -> Segment:
         raise ValueError("a segment's tokens and content contradict each other")
     if sum(run.n_tokens for run in segment.runs) != n or any(run.n_tokens < 0 for run in segment.runs):
         raise ValueError("a segment's freshness does not cover its tokens")
+    if not 0 <= segment.seam <= n:
+        raise ValueError("a segment's seam is longer than it is")
     if not 0 <= segment.reasoning_start <= segment.reasoning_stop <= n:
         raise ValueError("a segment's reasoning lies outside of it")
     if any(not 0 <= span.start <= span.stop <= n for span in segment.fields):

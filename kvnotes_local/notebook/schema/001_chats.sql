@@ -26,6 +26,7 @@ CREATE TABLE segments (
     fields TEXT NOT NULL,
     runs TEXT NOT NULL,
     artifact TEXT,
+    seam INTEGER NOT NULL,
     stopped INTEGER NOT NULL,
     proof TEXT,
     PRIMARY KEY (chat, number)
