@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +18,14 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output, human_ms
 from kvnotes_local.errors import Cancelled, UsageError
-from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.on_full import OnFull
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.protocol import ModelInfo
     from kvnotes_local.notebook.chat_params import ChatParams
     from kvnotes_local.notebook.notebook import Notebook
+    from kvnotes_local.notebook.proof import Proof
     from kvnotes_local.notebook.reply import Reply
     from kvnotes_local.notebook.stored_chat import StoredChat
 
@@ -92,24 +94,29 @@ def ask(
         if stored is not None:
             stored.change_params(params)
         known = set(notebook.fields)
-        for name in skill or []:
-            with compile_progress(output, f"{'Reading' if read_skills else 'Compiling'} {name}") as progress:
+        # All names and texts first: what is refused must not leave half of a chat behind.
+        for one_text in (text, *values.values()):
+            session.engine.tokenize(one_text)
+        wanted = [session.library.get(name) for name in skill or []]
+        fields_there = list(dict.fromkeys([*notebook.fields, *(field for one in wanted for field in one.fields)]))
+        unknown = [name for name in values if name not in fields_there]
+        if unknown:
+            raise UsageError(f"There is no field {unknown[0]!r}. The fields are: {', '.join(fields_there) or 'none'}.")
+        for one in wanted:
+            with compile_progress(output, f"{'Reading' if read_skills else 'Compiling'} {one.name}") as progress:
                 notebook.splice(
-                    name,
+                    one.name,
                     repair=repair,
-                    values=values,
+                    values={name: value for name, value in values.items() if name not in known},
                     read=read_skills,
                     heed_verdict=not splice_anyway,
                     progress=progress,
                 )
-        unknown = [name for name in values if name not in notebook.fields]
-        if unknown:
-            raise UsageError(
-                f"There is no field {unknown[0]!r}. The fields are: {', '.join(notebook.fields) or 'none'}."
-            )
-        for name in known & set(values):
-            if notebook.fields[name] != values[name]:
-                notebook.set(name, values[name], level=level)
+        edits = [
+            notebook.set(name, value, level=level)
+            for name, value in values.items()
+            if name in known and notebook.fields[name] != value
+        ]
         reply = notebook.ask(
             text,
             sampling=params.sampling,
@@ -118,14 +125,14 @@ def ask(
         )
         output.text()
         proof = reply.proof
-        for edit in reply.edits:
+        edits = [edit for edit in edits if edit.level is not EditLevel.AUTO] + list(reply.edits)
+        for edit in edits:
             output.note(f"{edit.field}: {edit.level.value}, {edit.decoded:,} tokens ({edit.reason})")
         output.note(
-            f"{proof.spliced:,} spliced · {proof.repaired:,} repaired · {proof.prefilled:,} prefilled · "
-            f"first token after {human_ms(proof.change_ms + proof.ttft_ms)}"
+            f"{_where_from(proof)} · first token after {human_ms(proof.change_ms + proof.ttft_ms)}"
             + (f" · chat {stored.id}" if stored else "")
         )
-        output.document(_document(session.engine.info, notebook, reply, stored))
+        output.document(_document(session.engine.info, notebook, reply, edits, stored))
         if stored is not None and not stored.leave():
             output.note("The chat's state was not saved for lack of room; next time it is read again.")
         if reply.stop_reason is StopReason.STOPPED:
@@ -142,7 +149,21 @@ def _changed(params: ChatParams, temperature: float | None, seed: int | None, ma
     return replace(params, sampling=sampling, max_tokens=max_tokens or params.max_tokens)
 
 
-def _document(info: ModelInfo, notebook: Notebook, reply: Reply, stored: StoredChat | None) -> dict[str, object]:
+def _where_from(proof: Proof) -> str:
+    """How many tokens came from where; what there is none of is left out."""
+    counts = {
+        "spliced": proof.spliced,
+        "repaired": proof.repaired,
+        "moved": proof.moved,
+        "reused": proof.reused,
+        "prefilled": proof.prefilled,
+    }
+    return " · ".join(f"{count:,} {what}" for what, count in counts.items() if count or what == "prefilled")
+
+
+def _document(
+    info: ModelInfo, notebook: Notebook, reply: Reply, edits: Sequence[EditResult], stored: StoredChat | None
+) -> dict[str, object]:
     proof = reply.proof
     return {
         "reply": reply.text,
@@ -159,7 +180,7 @@ def _document(info: ModelInfo, notebook: Notebook, reply: Reply, stored: StoredC
         "recompute_ms": proof.recompute_ms,
         "chat_id": stored.id if stored else None,
         "restored": stored.restored if stored else None,
-        "edits": reply.edits,
+        "edits": edits,
         "model": info.name,
         "class": info.model_class,
         "segments": [

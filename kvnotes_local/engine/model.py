@@ -12,7 +12,7 @@ from kvnotes_local.engine import native
 from kvnotes_local.engine.gguf_reader import read_gguf_header
 from kvnotes_local.engine.protocol import LoadProgress
 from kvnotes_local.engine.pulse import PULSE
-from kvnotes_local.errors import Cancelled, ModelError
+from kvnotes_local.errors import Cancelled, ModelError, UsageError
 
 
 class LlamaModel:
@@ -186,7 +186,12 @@ class LlamaModel:
         return b"".join(self.piece(token) for token in tokens).decode("utf-8", "replace")
 
     def _tokenize(self, text: str, special: bool) -> list[int]:
-        data = text.encode("utf-8", "surrogatepass")
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"The text holds half a character (number {error.start + 1:,} of it), so it cannot be read; it has to be UTF-8."
+            ) from None
         size = len(data) + 8
         buffer = (api.llama_token * size)()
         n = int(api.llama_tokenize(self.vocab, data, len(data), buffer, size, False, special))

@@ -172,3 +172,28 @@ def test_usage_mistakes_exit_with_2(kvnotes: Kvnotes, tiny: Path) -> None:
     assert_refused(kvnotes("ask", "Hi", "--model", tiny, "--set", "nonsense"), "FIELD=VALUE", code=2)
     assert_refused(kvnotes("skills", "compile"), "--all", code=2)
     assert_refused(kvnotes("ask", "Hi", "--kv-type", "q9"), "kv-type", code=2)
+
+
+def test_what_is_refused_leaves_no_half_of_a_chat(kvnotes: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    skills = skill_folder(tmp_path, "note", "---\nname: note\ndescription: n\n---\nThe {{lamp|green}} lamp.\n")
+    ask = ("ask", "Hi", "--chat", "new", "--model", tiny, "--skills-dir", skills, "--max-tokens", 1, "--skill", "note")
+    assert_refused(kvnotes(*ask, "--skill", "no-such-skill"), "no-such-skill")
+    assert kvnotes(*ask, "--set", "nix=1").code == 2
+    assert kvnotes(*ask, "--set", "lamp=\udcff").code == 2
+    assert kvnotes("ask", "\udcff", *ask[2:]).code == 2
+    assert json.loads(kvnotes("chats", "list", "--json").out)["chats"] == []
+
+
+def test_edits_come_in_the_order_in_which_they_were_given_and_say_what_they_cost(
+    kvnotes: Kvnotes, tmp_path: Path, tiny: Path
+) -> None:
+    names = ["pear", "apple", "zebra", "melon", "fig"]
+    text = " ".join(f"The {name} is {{{{{name}|old}}}}." for name in names)
+    skills = skill_folder(tmp_path, "note", f"---\nname: note\ndescription: n\n---\n{text}\n")
+    common = ("--model", tiny, "--skills-dir", skills, "--max-tokens", 2, "--json")
+    first = json.loads(kvnotes("ask", "Hi", "--chat", "new", "--skill", "note", *common).out)
+    sets = [part for name in names for part in ("--set", f"{name}=new")]
+    second = json.loads(kvnotes("ask", "And?", "--chat", first["chat_id"], *sets, *common).out)
+    assert [edit["field"] for edit in second["edits"]] == names
+    assert all(edit["decoded"] > 0 for edit in second["edits"])
+    assert [s["name"] for s in second["segments"] if s["kind"] == "erratum"] == names
