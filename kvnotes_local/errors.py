@@ -75,4 +75,4 @@ class UsageError(KvnotesError):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C where nothing has to be stopped first. No KeyboardInterrupt: of that typer makes exit code 130."""
+    """A stop signal where nothing has to be stopped first. No KeyboardInterrupt: of that typer makes exit code 130."""

@@ -1,4 +1,5 @@
-"""Ctrl-C stops what the engine is doing at once, and lets the command end in good order; a second one ends it hard."""
+"""Ctrl-C, `kill` and a closed terminal stop what the engine is doing at once, and let the command end in good order; a second
+Ctrl-C ends it hard."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 from kvnotes_local.errors import Interrupted
+from kvnotes_local.stop_signals import STOP_SIGNALS, note_signal, set_handlers
 
 
 @contextmanager
 def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
-    """Call ``cancel`` on SIGINT, from another thread: the main one may be inside llama.cpp, where Python handlers wait.
+    """Call ``cancel`` on a stop signal, from another thread: the main one may be inside llama.cpp, where Python handlers wait.
 
     Only for the main thread; elsewhere nothing is changed.
     """
@@ -27,16 +29,18 @@ def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal count
-        count += 1
+        note_signal(number)
+        # Only a person's second Ctrl-C means "now": closing a terminal and `timeout` send their signals twice by themselves.
+        count += number == signal.SIGINT
         if count > 1:
             raise Interrupted
 
     def watch() -> None:
         while data := receive.recv(16):
-            if signal.SIGINT in data:
+            if any(number in STOP_SIGNALS for number in data):
                 cancel()
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = set_handlers(handle)
     fd_before = signal.set_wakeup_fd(send.fileno(), warn_on_full_buffer=False)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -44,7 +48,8 @@ def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(fd_before)
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         send.close()  # ends the watcher: its next read finds the end
         watcher.join()
         receive.close()

@@ -9,7 +9,6 @@ import sys
 
 import typer
 
-from kvnotes_local.__main__ import interrupt
 from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
@@ -22,7 +21,9 @@ from kvnotes_local.cli.options import (
     SkillsDirOption,
     ThreadsOption,
 )
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
+from kvnotes_local.stop_signals import exit_code, interrupt, set_handlers
 
 app = typer.Typer(
     name="kvnotes",
@@ -61,6 +62,7 @@ def main(
         return
     from kvnotes_local.tui.launch import launch
 
+    set_handlers(signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the event loop has its own way with it
 
     launch(
@@ -71,9 +73,9 @@ def main(
 
 
 def run() -> None:
-    """Run the command line; exits 0 done, 1 refused or failed with a message, 2 usage, 3 a gate did not hold."""
+    """Run the command line; exits 0 done, 1 refused, failed or stopped with a message, 2 usage, 3 a gate
+    did not hold, 128 + the signal after SIGTERM and SIGHUP."""
     from kvnotes_local.cli import ask, bench, chats, demo, doctor, models, probe, run_episode, skills, verify
-    from kvnotes_local.terminal_text import safe_text
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -84,17 +86,14 @@ def run() -> None:
     try:
         app()
     except UsageError as error:
-        sys.stderr.write(f"{safe_text(str(error))}\n")
+        Output().note(str(error))
         sys.exit(2)
-    except Cancelled:
-        sys.stderr.write("Stopped.\n")
-        sys.exit(1)
+    except (Cancelled, KeyboardInterrupt, Interrupted):
+        Output().note("Stopped.")
+        sys.exit(exit_code())
     except KvnotesError as error:
-        sys.stderr.write(f"{safe_text(str(error))}\n")
-        sys.exit(1)
-    except (KeyboardInterrupt, Interrupted):
-        sys.stderr.write("Stopped.\n")
-        sys.exit(1)
+        Output().note(str(error))
+        sys.exit(exit_code())
     except BrokenPipeError:
         # The reader of our output has gone (head, a pager): nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -102,5 +101,5 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, interrupt)
+    set_handlers(interrupt)
     run()

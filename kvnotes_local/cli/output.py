@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.terminal_text import safe_json, safe_line, safe_text
@@ -34,8 +36,7 @@ class Output:
     def note(self, text: str) -> None:
         """Say on stderr what is going on; nothing with ``--quiet``."""
         if not self.quiet:
-            sys.stderr.write(safe_text(text) + "\n")
-            sys.stderr.flush()
+            _put(sys.stderr, safe_text(text) + "\n")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
         """Print columns; those whose index is in ``right`` are set to the right."""
@@ -47,13 +48,25 @@ class Output:
 def _write(text: str) -> None:
     """Write to stdout. Raises KvnotesError when it is full or closed; a reader that has gone stays a BrokenPipeError."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        _put(sys.stdout, text)
     except BrokenPipeError:
         raise
     except (OSError, ValueError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "standard output is closed"
         raise KvnotesError(f"The output cannot be written: {reason}. Send it to another place.") from error
+
+
+def _put(stream: TextIO, text: str) -> None:
+    """Write to a stream. What is for a terminal that has been closed goes nowhere: the command still has to end in order."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Session:
     """A loaded model with what skills need. ``open_other``: another engine of the same model, with changed EngineParams.
-    ``interrupted``: set by Ctrl-C, also where there was nothing to stop at that moment."""
+    ``interrupted``: set by a stop signal, also where there was nothing to stop at that moment."""
 
     engine: Engine
     library: SkillLibrary

@@ -6,7 +6,7 @@ import time
 
 from kvnotes_local.cli.batch_run import BatchRun, Wanted
 from kvnotes_local.cli.output import Output
-from kvnotes_local.errors import Cancelled, KvnotesError
+from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError
 from kvnotes_local.skills.skill_file import find_skill_file
 
 _LOOK_SECONDS = 1.0
@@ -35,7 +35,7 @@ def watch_skills(run: BatchRun, output: Output) -> None:
                 break
             except KvnotesError as error:
                 output.note(str(error))  # a skill half-written by an editor, say: the next change may mend it
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         pass
     output.note("No longer watching.")
 

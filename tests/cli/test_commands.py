@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,45 +108,6 @@ def test_names_and_texts_never_bring_escape_sequences_to_the_terminal(kvnotes: K
     assert run.code == 0
     assert "\x1b" not in run.out + run.err
     assert "\u202e" not in run.out
-
-
-@pytest.mark.model
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to one process, which Windows cannot")
-@pytest.mark.parametrize("command", ["ask", "compile"])
-def test_ctrl_c_stops_at_once_and_keeps_what_was_said(tmp_path: Path, command: str) -> None:
-    env = {**os.environ, "KVNOTES_CACHE_DIR": str(tmp_path / "c"), "KVNOTES_DATA_DIR": str(tmp_path / "d")}
-    args = {
-        "ask": ["ask", "Count from one to a thousand in words.", "--chat", "new", "--max-tokens", "2000"],
-        "compile": ["skills", "compile", "refund-policy"],
-    }[command]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kvnotes_local.cli.main", *args],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    if command == "ask":
-        process.stdout.read(1)  # the answer has begun
-    else:
-        log = tmp_path / "c" / "rotations"
-        while not (log.exists() and any(log.iterdir())):  # the model is loaded: compiling begins
-            assert process.poll() is None
-            time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 1, err
-    assert b"Stopped." in err
-    assert b"Traceback" not in err
-    if command == "ask":
-        from kvnotes_local.notebook.chat_store import ChatStore
-
-        store = ChatStore(tmp_path / "d" / "chats.sqlite")
-        answer = store.load(store.list()[0].id).segments[-1]
-        assert answer.stopped
-        assert answer.text.strip().startswith(out.decode().strip()[:3])
-    else:
-        assert not list((tmp_path / "c" / "artifacts").glob("*/*.safetensors"))
 
 
 def test_models_that_were_added_are_found_by_name_until_they_are_removed(

@@ -1,0 +1,114 @@
+"""Ctrl-C, `kill` and a closed terminal: the command stops at once, and what was said so far is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvnotes_local.notebook.chat_store import ChatStore
+from tests.conftest import Run
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(sys.platform == "win32", reason="sends signals to one process, which Windows cannot"),
+]
+
+KVNOTES = [sys.executable, "-m", "kvnotes_local"]
+LONG = ["ask", "Count from one to a thousand in words.", "--chat", "new", "--max-tokens", "2000"]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    places = {f"KVNOTES_{name.upper()}_DIR": str(tmp_path / name) for name in ("cache", "data", "log", "config")}
+    return {**os.environ, **places}
+
+
+def assert_kept(tmp_path: Path, said: str, kvnotes: Callable[..., Run]) -> None:
+    store = ChatStore(tmp_path / "data" / "chats.sqlite")
+    chat = store.list()[0].id
+    answer = store.load(chat).segments[-1]
+    assert answer.stopped
+    assert said[:3]
+    assert answer.text.strip().startswith(said[:3])
+    run = kvnotes("ask", "Go on", "--chat", chat, "--max-tokens", 1, "--json")
+    assert json.loads(run.out)["restored"], run.err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "options"),
+    [
+        ("SIGINT", 1, []),
+        ("SIGTERM", 143, []),
+        ("SIGTERM", 143, ["--isolate"]),
+    ],
+)
+def test_a_signal_stops_at_once_and_keeps_what_was_said(
+    tmp_path: Path, env: dict[str, str], kvnotes: Callable[..., Run], number: str, code: int, options: list[str]
+) -> None:
+    process = subprocess.Popen([*KVNOTES, *LONG, *options], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    first = process.stdout.read(1)  # the answer has begun
+    for _ in range(1 if number == "SIGINT" else 3):  # others come several times without anybody wanting it
+        process.send_signal(getattr(signal, number))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert err.strip().splitlines()[-1] == b"Stopped."
+    assert b"Traceback" not in err
+    assert_kept(tmp_path, (first + out).decode().strip(), kvnotes)
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 1), ("SIGTERM", 143)])
+def test_a_signal_while_compiling_leaves_no_half_artifact(
+    tmp_path: Path, env: dict[str, str], number: str, code: int
+) -> None:
+    process = subprocess.Popen(
+        [*KVNOTES, "skills", "compile", "refund-policy"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    measured = tmp_path / "cache" / "rotations"
+    while not (measured.exists() and any(measured.iterdir())):  # the model is loaded: compiling begins
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(getattr(signal, number))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert b"Stopped." in err
+    assert b"Traceback" not in err
+    assert not list((tmp_path / "cache" / "artifacts").glob("*/*"))
+
+
+def test_a_closed_terminal_costs_nothing(tmp_path: Path, env: dict[str, str], kvnotes: Callable[..., Run]) -> None:
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*KVNOTES, *LONG, "--quiet"], env)
+    said = b""
+    while len(said.strip()) < 3:
+        said += os.read(terminal, 100)
+    os.close(terminal)  # the kernel sends SIGHUP, and writing fails from now on
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert_kept(tmp_path, said.decode().strip(), kvnotes)
+
+
+def test_a_command_under_nohup_goes_on(tmp_path: Path, env: dict[str, str]) -> None:
+    ask = ["ask", "Count from one to twenty.", "--max-tokens", "20", "--json"]
+    command = [sys.executable, "-c", "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+               "os.execv(sys.argv[1], sys.argv[1:])", *KVNOTES, *ask]  # fmt: skip
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    measured = tmp_path / "cache" / "rotations"
+    while not (measured.exists() and any(measured.iterdir())):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["stop_reason"] != "stopped"
