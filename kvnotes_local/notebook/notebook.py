@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progress, Sampling, StopReason
-from kvnotes_local.errors import ContextFullError, EngineLost, SkillError, UsageError
+from kvnotes_local.errors import EngineLost, SkillError, UsageError
 from kvnotes_local.notebook.answering import Answering
+from kvnotes_local.notebook.auto_edit import settle
 from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.context_room import turns_to_drop, with_room
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
-from kvnotes_local.notebook.field_edit import AutoEdit, edit_field
+from kvnotes_local.notebook.field_edit import edit_field
 from kvnotes_local.notebook.history import History
 from kvnotes_local.notebook.listening import OnText, listen
 from kvnotes_local.notebook.on_full import OnFull
@@ -268,7 +269,9 @@ class Notebook:
             draft = with_room(base, self.n_cached, room, self.on_full, strip_reasoning, self._notice)
             if self._unsettled:
                 self._apply(draft.change(), progress=progress)
-                edits = self._settle_twice(question, opening)
+                asked = question.tokens + opening.tokens
+                self.segments, edits = settle(self._cache, self._factory, self.segments, self._unsettled, asked)
+                self._unsettled = {}
                 draft = Draft(self.segments, self.n_cached).keep()
             draft.read(question).read(opening)
             self._apply(draft.change(), logits=True, progress=progress)
@@ -479,37 +482,6 @@ class Notebook:
             empty = Generation(stop_reason=StopReason.STOPPED)
             self.segments = (*self.segments[:-1], self._factory.answer(opening, empty, ""))
             self.on_change(self.segments, "answer")
-
-    def _settle_twice(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:
-        """Trials in forks that die with the engine process are made once more."""
-        try:
-            return self._settle(question, opening)
-        except EngineLost:
-            self.segments = self._cache.rebuild(self.segments)
-            return self._settle(question, opening)
-
-    def _settle(self, question: Segment, opening: Segment) -> tuple[EditResult, ...]:
-        """Settle the fields that were set with AUTO, now that there is a question to settle them for."""
-        results = []
-        for name, value in self._unsettled.items():
-            auto = AutoEdit(self._cache, self._factory, self.segments)
-            try:
-                chosen = auto.choose(name, value, question.tokens + opening.tokens)
-            except ContextFullError:
-                results.append(self._edit_untried(name, value))
-                continue
-            self._cache.adopt(chosen.trial.seq, chosen.trial.applied)
-            self.segments = chosen.trial.change.segments
-            results.append(chosen.result(name, value))
-        self._unsettled.clear()
-        return tuple(results)
-
-    def _edit_untried(self, name: str, value: str) -> EditResult:
-        """The default level for a field, where the context has no room to try any."""
-        before, level = self._cache.cost, EditLevel.FIELD_ERRATUM
-        self._apply(edit_field(self.segments, self.n_cached, self._factory, name, value, level))
-        cost = self._cache.cost.since(before)
-        return EditResult(name, value, level, cost.prefilled, cost.moved, "the context has no room to try levels")
 
     def _place(self, at: int | None) -> int:
         place = len(self.segments) if at is None else at
