@@ -120,7 +120,7 @@ def info(
     """Load a model, measure how it rotates its keys, and say what can be reused."""
     from kvnotes_local.cli.session import open_session
 
-    with open_session(replace(options, model=name or options.model), output) as session:
+    with open_session(replace(options, model=options.model if name is None else name), output) as session:
         facts = session.engine.info
     chat_format = facts.chat_format
     lines = {

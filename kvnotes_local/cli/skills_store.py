@@ -32,6 +32,8 @@ def remove_artifacts(
 
     if bool(names) == everything:
         raise UsageError("Name the skills whose artifacts shall be deleted, or use --all.")
+    if not all(text.strip() for text in model or []):
+        raise UsageError("--model is empty. Give a part of a model's name, or leave it out for all models.")
     store = artifact_store(EngineOptions(cache_dir=cache_dir))
     doomed, known = [], set()
     for place in (store, ImportShelf(store).waiting):

@@ -9,14 +9,22 @@ from pathlib import Path
 from kvnotes_local.engine.gguf_header import SPLIT_NAME, split_of_name
 from kvnotes_local.engine.model_files import MODELS_VARIABLE, FoundModel, ModelSource, file_identity
 from kvnotes_local.engine.model_scan import Scan
-from kvnotes_local.errors import ModelError
+from kvnotes_local.errors import ModelError, UsageError
+
+_LEAST_LIKENESS = 0.6
+"""difflib's own cutoff for close matches."""
 
 
 def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) -> FoundModel:
     """The model meant by a path, a name, the start of a name, or a part of one (in any case, when only one fits).
 
-    None means the first one found. Raises ModelError, which names the nearest, when none or several fit.
+    None means the first one found. Raises UsageError for an empty name, and ModelError when none or several fit; it names the
+    ones that are like what was asked for.
     """
+    if name_or_path is not None and not str(name_or_path).strip():
+        raise UsageError(
+            "--model is empty. Give the name of a model or a GGUF file; without --model the first one that is found is taken."
+        )
     is_name = any(name_or_path in (model.name, *model.aliases) for model in found)
     if name_or_path is not None and not is_name:
         path = Path(name_or_path).expanduser()
@@ -47,11 +55,14 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
             several = ", ".join(model.name for model in fitting[:5])
             raise ModelError(f"{wanted!r} fits several models: {several}. Give more of the name, or a path.")
     names = dict.fromkeys(name for model in found for name in (model.name, *model.aliases))
-    nearest = sorted(names, key=lambda name: _likeness(folded, name.casefold()), reverse=True)[:3]
-    raise ModelError(
-        f"There is neither a file nor a model named {wanted!r}. The nearest: {', '.join(nearest)}. "
-        "`kvnotes models list` shows all."
-    )
+    like = {name: _likeness(folded, name.casefold()) for name in names}
+    nearest = sorted((name for name in names if like[name] >= _LEAST_LIKENESS), key=lambda name: -like[name])[:3]
+    if nearest:
+        hint = f"The nearest: {', '.join(nearest)}. `kvnotes models list` shows all."
+    else:
+        there = "the one that there is" if len(names) == 1 else f"the {len(names):,} that there are"
+        hint = f"`kvnotes models list` shows {there}."
+    raise ModelError(f"There is neither a file nor a model named {wanted!r}. {hint}")
 
 
 def _likeness(wanted: str, name: str) -> float:

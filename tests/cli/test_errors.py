@@ -171,6 +171,8 @@ def test_a_full_output_is_said_in_words(tmp_path: Path) -> None:
 def test_usage_mistakes_exit_with_2(kvnotes: Kvnotes, tiny: Path) -> None:
     assert_refused(kvnotes("ask", "Hi", "--model", tiny, "--set", "nonsense"), "FIELD=VALUE", code=2)
     assert_refused(kvnotes("skills", "compile"), "--all", code=2)
+    for command in (("ask", "Hi"), ("skills", "list"), ("skills", "remove", "--all"), ("skills", "compile", "--all")):
+        assert_refused(kvnotes(*command, "--model", ""), "--model is empty", code=2)
     assert_refused(kvnotes("ask", "Hi", "--kv-type", "q9"), "kv-type", code=2)
 
 

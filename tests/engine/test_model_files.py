@@ -14,7 +14,7 @@ from kvnotes_local.engine import model_scan
 from kvnotes_local.engine.model_choice import resolve_model
 from kvnotes_local.engine.model_files import FoundModel, ModelSource
 from kvnotes_local.engine.model_scan import embedded_model, find_models, scan_models
-from kvnotes_local.errors import ModelError
+from kvnotes_local.errors import ModelError, UsageError
 
 
 def text(value: str) -> bytes:
@@ -279,6 +279,23 @@ def test_several_fitting_names_are_all_told() -> None:
 def test_unknown_names_are_answered_with_the_nearest(asked: str, nearest: str) -> None:
     with pytest.raises(ModelError, match=f"neither a file nor a model named '{asked}'. The nearest: {nearest}"):
         resolve_model(asked, models_named(*NAMES))
+
+
+@pytest.mark.parametrize("asked", ["nothing-like-it", "mistral", "xyz", "/nowhere/at/all.gguf"])
+def test_names_that_are_like_none_are_answered_with_how_many_there_are(asked: str) -> None:
+    for names, words in ((NAMES, f"the {len(NAMES)} that there are"), (NAMES[:1], "the one that there is")):
+        with pytest.raises(ModelError) as caught:
+            resolve_model(asked, models_named(*names))
+        assert words in str(caught.value)
+        assert "kvnotes models list" in str(caught.value)
+        assert not any(name in str(caught.value) for name in names)
+
+
+@pytest.mark.parametrize("asked", ["", " "])
+def test_an_empty_name_is_refused(asked: str) -> None:
+    for models in ([], models_named(*NAMES)):
+        with pytest.raises(UsageError, match="--model is empty"):
+            resolve_model(asked, models)
 
 
 @pytest.mark.parametrize("asked", [None, "mistral", "/some/file.gguf"])
