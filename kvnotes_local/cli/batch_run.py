@@ -28,6 +28,7 @@ from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.speeds import ModelSpeed, SpeedMemory
 from kvnotes_local.skills.verdicts import Outcome as VerdictOutcome
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.cli.batch_report import BatchReport
@@ -172,7 +173,7 @@ class BatchRun:
             line = f"{plan.name}: {sum(one.status is PlanStatus.UP_TO_DATE for one in plan.planned)} up to date, "
             line += f"{len(missing)} to make"
             if missing:
-                line += f" ({n_tokens:,} tokens"
+                line += f" ({counted(n_tokens, 'token')}"
                 line += f", about {human_bytes(n_bytes)}" if n_bytes else ""
                 line += f", about {human_seconds(seconds)})" if seconds is not None else "; time not measured yet)"
             names = [[one.skill.name for one in plan.planned if one.status is status] for status in PlanStatus]
@@ -280,9 +281,11 @@ class BatchRun:
             return
         SpeedMemory(cache_directory(self.options)).put(plan.fingerprint, speed)
         own, share = cost.tokens_per_second, cost.share_of_plain
-        line = f"{plan.name}: {cost.decoded:,} tokens in {cost.seconds:.1f} s, {own:,.0f} tokens/s"
+        line = f"{plan.name}: {counted(cost.decoded, 'token')} in {cost.seconds:.1f} s, {own:,.0f} tokens/s"
         if share is not None:
-            line += f"; {share:.0%} of llama.cpp's own prefill speed on a sample of {cost.sample_tokens:,} tokens"
+            line += (
+                f"; {share:.0%} of llama.cpp's own prefill speed on a sample of {counted(cost.sample_tokens, 'token')}"
+            )
         facts: dict[str, Any] = {
             "model": plan.name,
             "model_sha256": plan.fingerprint,
@@ -301,9 +304,7 @@ class BatchRun:
         if made is None:
             return
         speed = f", {made.prefill_tokens_per_second:,.0f} tokens/s" if made.prefill_tokens_per_second else ""
-        line = (
-            f"{made.skill.name}: {remark or made.status.value}, {made.n_tokens:,} tokens, {human_bytes(made.n_bytes)}"
-        )
+        line = f"{made.skill.name}: {remark or made.status.value}, {counted(made.n_tokens, 'token')}, {human_bytes(made.n_bytes)}"
         line += f", {made.seconds:.1f} s{speed}" if made.seconds else ""
         self._enter(
             line,
@@ -335,7 +336,7 @@ class BatchRun:
 
     def _stopped(self) -> str:
         there = sum(entry["status"] != "failed" for entry in self.entries)
-        return f"Stopped. {there} artifacts are there; run the same command again to make the rest."
+        return f"Stopped. {counted(there, 'artifact')} made; run the same command again to make the rest."
 
 
 def _heed_interrupt(session: Session) -> None:

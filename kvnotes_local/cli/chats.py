@@ -11,6 +11,7 @@ import typer
 from kvnotes_local.cli.options import CacheDirOption, DataDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.notebook.chat_store import ChatStore, ChatSummary
@@ -72,7 +73,9 @@ def show(
     stored = chat_store(data_dir).load(chat)
     for number, segment in enumerate(stored.segments):
         name = f" {segment.name}" if segment.name else ""
-        output.text(f"── {number} {segment.kind.value}{name} · {segment.n_tokens:,} tokens · {segment.freshness.value}")
+        output.text(
+            f"── {number} {segment.kind.value}{name} · {counted(segment.n_tokens, 'token')} · {segment.freshness.value}"
+        )
         output.text(segment.text)
     output.document(chat_document(stored))
 

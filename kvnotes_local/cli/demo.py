@@ -12,6 +12,7 @@ from kvnotes_local.cli.options import (
     with_options,
 )
 from kvnotes_local.cli.output import Output, human_bytes, human_ms
+from kvnotes_local.wording import counted
 
 SKILL = "refund-policy"
 CHAT = (
@@ -52,7 +53,9 @@ def demo(
         with compile_progress(output, f"Compiling {SKILL}") as progress:
             compiled = session.compiler.compile(skill, progress=progress)
         made = f"compiled in {compiled.seconds:.1f} s" if compiled.seconds else "compiled before"
-        output.text(f"Skill: {SKILL}, {compiled.n_tokens:,} tokens, {made}, {human_bytes(compiled.n_bytes)} on disk")
+        output.text(
+            f"Skill: {SKILL}, {counted(compiled.n_tokens, 'token')}, {made}, {human_bytes(compiled.n_bytes)} on disk"
+        )
 
         notebook = Notebook(session.engine, library=session.library, compiler=session.compiler)
         for user, assistant in CHAT:

@@ -110,7 +110,7 @@ def _skills() -> Check:
     from kvnotes_local.skills.library import SkillLibrary
 
     library = SkillLibrary.default()
-    advice = f"{library.problems[0].path}: {library.problems[0].message}" if library.problems else ""
+    advice = library.problems[0].message if library.problems else ""
     return Check(
         "skills", not library.problems, f"{len(library.skills)} found, {len(library.problems)} unreadable", advice
     )

@@ -16,6 +16,7 @@ from kvnotes_local.cli.options import (
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.terminal_text import safe_line
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.protocol import Engine
@@ -140,7 +141,7 @@ def _case_of_chat(
 
 def _show(output: Output, found: Probe) -> None:
     output.text(
-        f"\n{found.name}: {found.n_tokens:,} tokens, decision {found.margins[0]:+.2f} → {found.margins[1]:+.2f} nats "
+        f"\n{found.name}: {counted(found.n_tokens, 'token')}, decision {found.margins[0]:+.2f} → {found.margins[1]:+.2f} nats "
         f"(field {found.field_name!r})"
     )
     rows = [
@@ -191,7 +192,7 @@ def _show_summary(output: Output, summary: ProbeSummary, n: int) -> None:
     def said(one: Estimate) -> list[str]:
         return [f"{one.mean:+.2f}", f"{one.low:+.2f} … {one.high:+.2f}"]
 
-    output.text(f"\nOver {n} cases:")
+    output.text(f"\nOver {counted(n, 'case')}:")
     rows = [
         ["the field's own rows", *said(summary.own)],
         ["all rows behind it", *said(summary.later)],

@@ -14,6 +14,7 @@ from kvnotes_local.cli.options import (
     with_options,
 )
 from kvnotes_local.cli.output import Output, human_ms
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.evaluation.episode import StepReport
@@ -52,7 +53,7 @@ def run_episode(
     compared = [report.compared for report in reports if report.compared is not None]
     if compared:
         agree = sum(one.decision == one.recompute_decision if one.decision else one.top1_agrees for one in compared)
-        output.text(f"\n{agree} of {len(compared)} decisions are those of reading the chat afresh.")
+        output.text(f"\nAs when the chat is read afresh: {agree} of {counted(len(compared), 'decision')}.")
     output.document({"steps": [_entry(report) for report in reports]})
 
 

@@ -21,6 +21,7 @@ from kvnotes_local.cli.options import (
 from kvnotes_local.cli.output import Output
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.wording import counted
 
 GATE_FAILED = 3
 
@@ -84,7 +85,7 @@ def compile_skills(
 
         watch_skills(run, output)
     if run.n_failed:
-        raise KvnotesError(f"{run.n_failed} of {run.n_all} artifacts could not be made: see above.")
+        raise KvnotesError(f"{run.n_failed} of {counted(run.n_all, 'artifact')} could not be made: see above.")
     if run.gates_failed:
         output.note(f"The gate does not hold for {', '.join(run.gates_failed)}: they are read instead of spliced.")
         raise typer.Exit(GATE_FAILED)

@@ -17,6 +17,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.wording import counted
 
 
 def lint_skills(
@@ -63,7 +64,7 @@ def lint_skills(
         place = f"{finding.skill}:{finding.line}" if finding.skill else "several skills"
         output.text(f"{place}  {finding.code.value}  {finding.message}")
     n = len(findings)
-    output.text(f"{len(skills)} skills, {n or 'no'} remark{'' if n == 1 else 's'}.")
+    output.text(f"{counted(len(skills), 'skill')}, {counted(n, 'remark') if n else 'no remarks'}.")
     output.document({"findings": findings, "n_skills": len(skills)})
     if strict and findings:
-        raise KvnotesError(f"There are {n} remarks on the skills: see above.")
+        raise KvnotesError(f"{counted(n, 'remark')} on the skills: see above.")

@@ -15,6 +15,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.cli.quantities import human_age
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.skills.library import SkillLibrary
@@ -60,11 +61,11 @@ def list_skills(
     if orphans:
         n_bytes = human_bytes(sum(one.stored.n_bytes for one in orphans))
         output.note(
-            f"{len(orphans)} artifacts ({n_bytes}) belong to skills that are not here, or are damaged: "
+            f"Of skills that are not here, or damaged: {counted(len(orphans), 'artifact')} ({n_bytes}), "
             f"{', '.join(sorted(states))}. 'kvnotes skills remove NAME' deletes them."
         )
     for problem in library.problems:
-        output.note(f"{problem.path}: {problem.message}")
+        output.note(problem.message)
     for shadowed in library.shadowed:
         output.note(f"{shadowed.skill.folder} is not used: {shadowed.by.folder} has the same name and comes first.")
     output.document(
@@ -97,7 +98,7 @@ def show_skill(
         "license": skill.license,
         "compatibility": skill.compatibility,
         "allowed tools": " ".join(skill.allowed_tools),
-        "length": f"about {len(skill.text()) // _CHARS_PER_TOKEN:,} tokens",
+        "length": f"about {counted(len(skill.text()) // _CHARS_PER_TOKEN, 'token')}",
         "references": ", ".join(references),
         "pinned": "yes" if settings.pin else "",
         "seam tokens": "" if settings.repair is None else str(settings.repair),

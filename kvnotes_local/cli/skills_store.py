@@ -10,6 +10,7 @@ from kvnotes_local.cli.options import CacheDirOption, EngineOptions
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.cli.quantities import parse_age, parse_bytes
 from kvnotes_local.errors import ArtifactError, UsageError
+from kvnotes_local.wording import counted
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 
@@ -56,7 +57,7 @@ def remove_artifacts(
     total = sum(one.n_bytes for _, one in doomed)
     for skill, one in doomed:
         output.text(f"{skill}  {one.meta.model_name if one.meta else 'damaged'}  {human_bytes(one.n_bytes)}")
-    output.text(f"{len(doomed)} artifacts, {human_bytes(total)} {'would be' if dry_run else 'were'} deleted.")
+    output.text(f"{'Would delete' if dry_run else 'Deleted'} {counted(len(doomed), 'artifact')}, {human_bytes(total)}.")
     output.document(
         {
             "deleted": [{"skill": skill, "path": one.path, "bytes": one.n_bytes} for skill, one in doomed],
@@ -97,7 +98,8 @@ def collect(
         output.text(f"{what}  {human_bytes(one.n_bytes)}")
     left = store.total_bytes() - (total if dry_run else 0)
     output.text(
-        f"{len(doomed)} files, {human_bytes(total)} {'would be' if dry_run else 'were'} deleted; {human_bytes(left)} stay."
+        f"{'Would delete' if dry_run else 'Deleted'} {counted(len(doomed), 'file')}, {human_bytes(total)}; "
+        f"{human_bytes(left)} stay."
     )
     output.document(
         {

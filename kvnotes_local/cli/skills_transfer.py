@@ -17,6 +17,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.errors import ArtifactError
+from kvnotes_local.wording import counted
 
 
 def export_skill_file(
@@ -117,8 +118,9 @@ def import_skill_file(
                         f"never be used. Compile it here with 'kvnotes skills compile {one.meta.skill}'."
                     )
                 entry |= {"status": "checked", "path": found.path}
-    for entry in entries:
-        output.text(f"{entry['skill']}: {entry['n_tokens']:,} tokens for {imported.model_name}, {entry['status']}")
+    for entry, one in zip(entries, imported.waiting, strict=True):
+        length = counted(one.meta.n_tokens if one.meta else 0, "token")
+        output.text(f"{entry['skill']}: {length} for {imported.model_name}, {entry['status']}")
     if not checked:
         output.text(f"They are checked before they are used for the first time with {imported.model_name}.")
     output.document(

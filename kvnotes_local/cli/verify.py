@@ -15,6 +15,7 @@ from kvnotes_local.cli.options import (
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.evaluation.gate import GateResult, Trial
@@ -112,7 +113,8 @@ def verify(
 def _show(output: Output, name: str, result: GateResult, *, kept: bool) -> None:
     noise = result.noise.fidelity
     best = result.best
-    output.text(f"\n{name}: {sum(skill.n_tokens for skill in result.skills):,} tokens, {noise.n_positions} positions")
+    n_tokens = sum(skill.n_tokens for skill in result.skills)
+    output.text(f"\n{name}: {counted(n_tokens, 'token')}, {counted(noise.n_positions, 'position')}")
     decided = f"{sum(one.same for one in noise.decisions)}/{len(noise.decisions)}" if noise.decisions else "–"
     rows = [
         [
@@ -127,7 +129,7 @@ def _show(output: Output, name: str, result: GateResult, *, kept: bool) -> None:
     rows += [_row(trial, best) for trial in result.trials]
     output.table(["", "cosine", "mean KL", "top-1", "decisions", ""], rows, right=(1, 2, 3, 4))
     if result.passed:
-        seam = f"with {best.repair_tokens} tokens at the seam computed" if best.repair_tokens else "as it is"
+        seam = f"with {counted(best.repair_tokens, 'token')} at the seam computed" if best.repair_tokens else "as it is"
         leads = "" if result.n_leads == DEFAULT_N_LEADS else f", compiled behind {result.n_leads} lead only"
         output.text(f"{name} may be spliced {seam}{leads}.")
     else:

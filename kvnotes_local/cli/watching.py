@@ -8,6 +8,7 @@ from kvnotes_local.cli.batch_run import BatchRun, Wanted
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError
 from kvnotes_local.skills.skill_file import find_skill_file
+from kvnotes_local.wording import counted
 
 _LOOK_SECONDS = 1.0
 
@@ -21,7 +22,7 @@ def watch_skills(run: BatchRun, output: Output) -> None:
     The model is loaded for each run and not kept: a machine that is only watched over has its memory for itself.
     """
     known = watched_files(run.wanted)
-    output.note(f"Watching {len(known)} files; Ctrl-C ends.")
+    output.note(f"Watching {counted(len(known), 'file')}; Ctrl-C ends.")
     try:
         while True:
             time.sleep(_LOOK_SECONDS)

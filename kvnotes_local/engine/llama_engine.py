@@ -60,6 +60,7 @@ from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.kv.state import parse_state, write_state
+from kvnotes_local.wording import counted
 
 MIN_N_CTX = 256
 
@@ -418,7 +419,7 @@ def _completed(params: EngineParams, model: LlamaModel) -> EngineParams:
     n_ctx = params.n_ctx or min(DEFAULT_N_CTX, model.n_ctx_train or DEFAULT_N_CTX)
     if n_ctx < MIN_N_CTX:
         # llama.cpp aborts the process when a batch has fewer tokens than sequences.
-        raise EngineError(f"A context of {n_ctx:,} tokens is too small. Use --n-ctx {MIN_N_CTX} or more.")
+        raise EngineError(f"A context of {counted(n_ctx, 'token')} is too small. Use --n-ctx {MIN_N_CTX} or more.")
     return replace(params, n_ctx=n_ctx, n_threads=params.n_threads or usable_cores())
 
 

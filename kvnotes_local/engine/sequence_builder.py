@@ -15,6 +15,7 @@ from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
 from kvnotes_local.errors import ContextFullError, EngineError
 from kvnotes_local.kv.layout import StateRows
 from kvnotes_local.kv.rows import mix_layers, slice_rows
+from kvnotes_local.wording import counted
 
 OpenArtifact = Callable[[Path], Artifact]
 TokensOf = Callable[[int], Sequence[int]]
@@ -91,7 +92,7 @@ class SequenceBuilder:
         run = _Run(logits, progress, sum(part.n_tokens for part in parts))
         if run.total > self._context.n_ctx:
             raise ContextFullError(
-                f"{run.total:,} tokens do not fit into the context of {self._context.n_ctx:,}. "
+                f"{counted(run.total, 'token')} cannot fit into the context of {self._context.n_ctx:,}. "
                 "Use a larger --n-ctx, drop a skill or start a new chat."
             )
         if self._class is not ModelClass.SPLICE:

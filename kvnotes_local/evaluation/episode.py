@@ -18,6 +18,7 @@ from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import all_tokens
+from kvnotes_local.wording import counted
 
 
 class EpisodeError(KvnotesError):
@@ -102,7 +103,7 @@ def _play_step(step: Step, notebook: Notebook, compare: bool) -> tuple[Notebook,
             segment = notebook.splice(
                 step.argument, at=options.get("at"), repair=options.get("repair"), values=values or None
             )
-            return notebook, StepReport(step, f"{segment.n_tokens:,} tokens")
+            return notebook, StepReport(step, f"{counted(segment.n_tokens, 'token')}")
         case "set":
             level = EditLevel(options.get("level", EditLevel.FIELD_ERRATUM))
             window = options.get("window", DEFAULT_WINDOW)
@@ -118,10 +119,10 @@ def _play_step(step: Step, notebook: Notebook, compare: bool) -> tuple[Notebook,
             return notebook, StepReport(step, "dropped")
         case "fork":
             twin = notebook.fork(step.argument)
-            return twin, StepReport(step, f"going on in a fork of {len(twin.segments)} segments")
+            return twin, StepReport(step, f"going on in a fork of {counted(len(twin.segments), 'segment')}")
         case "undo":
             done = sum(notebook.undo() for _ in range(step.argument))
-            return notebook, StepReport(step, f"{done} changes taken back")
+            return notebook, StepReport(step, f"{counted(done, 'change')} taken back")
         case _:
             return notebook, _ask(step, notebook, compare)
 

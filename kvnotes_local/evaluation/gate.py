@@ -29,6 +29,7 @@ from kvnotes_local.evaluation.fidelity import (
 from kvnotes_local.evaluation.questions import Context, Question
 from kvnotes_local.skills.compiler import CompiledSkill
 from kvnotes_local.skills.verdicts import Outcome, Verdict, conditions_of
+from kvnotes_local.wording import counted
 
 SEAMS = (0, 2, 8, 32)
 KL_FLOOR = 0.02
@@ -149,7 +150,7 @@ def failures(fidelity: Fidelity, noise: Fidelity) -> list[str]:
     flipped = [one for one in clear_decisions(fidelity, noise) if not one.same]
     if flipped:
         worst = max(flipped, key=lambda one: one.margin)
-        found.append(f"{len(flipped)} decisions differ, the clearest: {worst.ask!r} in {worst.context}")
+        found.append(f"{counted(len(flipped), 'decision')} changed, the clearest: {worst.ask!r} in {worst.context}")
     return found
 
 

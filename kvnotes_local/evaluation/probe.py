@@ -23,6 +23,7 @@ from kvnotes_local.evaluation.statistics import Estimate, estimate
 from kvnotes_local.notebook.changes import EVERYTHING, Draft, field_values
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
 from kvnotes_local.notebook.segment_factory import SegmentFactory
+from kvnotes_local.wording import counted
 
 TOP = 8
 """How many of the strongest positions are swapped together."""
@@ -130,7 +131,7 @@ class _Readings:
         ]
         if len(places) != 1:
             raise UsageError(
-                f"{case.name} has the field {case.field!r} {len(places)} times; it has to stand there once."
+                f"{case.name} has the field {case.field!r} {counted(len(places), 'time')}; it has to stand there once."
             )
         changed = Draft(case.segments, 0).keep_with_field(
             case.field, case.values[1], factory.tokens_of, factory.text_of, window=EVERYTHING

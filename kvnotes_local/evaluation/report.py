@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvnotes_local.wording import counted
+
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose first column is text and whose others are numbers."""
@@ -23,7 +25,7 @@ def study_table(study: dict[str, Any]) -> str:
     rows = [_way(study["noise"]), *map(_way, study["rows"])]
     n = study["noise"]["kl"]["n"]
     return (
-        f"{study['skill']}, {study['n_tokens']:,} tokens; {n} positions; noise floor: {study['source']}. "
+        f"{study['skill']}, {counted(study['n_tokens'], 'token')}; {counted(n, 'position')}; noise floor: {study['source']}. "
         "KL in nats; intervals are 95 % bootstrap over answers; the last column is the paired difference of the mean KL "
         "from the artifact as it is (seam of 0).\n\n"
         + markdown_table(["", "cosine", "mean KL", "top-1", "decisions", "KL against seam of 0"], rows)

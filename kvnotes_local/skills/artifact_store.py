@@ -172,7 +172,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
     except OSError as error:
         raise ArtifactError(
-            f"{folder} cannot be read ({error}); check its rights, or choose another --cache-dir"
+            f"{folder} cannot be read ({error.strerror}); check its rights, or choose another --cache-dir"
         ) from error
 
 
@@ -189,5 +189,7 @@ def _unlink(path: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be deleted ({error}); close what uses it, and check its rights") from error
+        raise ArtifactError(
+            f"{path} cannot be deleted ({error.strerror}); close what uses it, and check its rights"
+        ) from error
     return size

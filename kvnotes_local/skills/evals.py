@@ -38,7 +38,7 @@ def load_questions(skill: SkillSummary) -> tuple[SkillQuestion, ...]:
 
 
 def _question(skill: SkillSummary, number: int, line: str) -> SkillQuestion:
-    where = f"line {number} of {skill.folder / FILE_NAME}"
+    where = f"Line {number} of {skill.folder / FILE_NAME}"
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -100,7 +100,7 @@ class SkillLibrary:
             return load_part(load_skill(self._listing.skills[owner].folder), relative)
         for problem in self.problems:
             if problem.path.name == FILE_NAME and problem.path.parent.name == name:
-                raise SkillError(f"skill {name} is broken: {problem.message}")
+                raise SkillError(f"Skill {name} is broken: {problem.message}")
         names = list(self._listing.skills)
         near = (
             difflib.get_close_matches(name, names, n=3, cutoff=0.5)
@@ -112,7 +112,7 @@ class SkillLibrary:
             hint = "see 'kvnotes skills list'"
         else:
             hint = f"no skills were found in {', '.join(map(str, self.directories)) or 'no folders at all'}"
-        raise SkillError(f"there is no skill {name!r}; {hint}")
+        raise SkillError(f"There is no skill {name!r}; {hint}")
 
     @cached_property
     def _listing(self) -> _Listing:

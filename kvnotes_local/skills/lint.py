@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.template import FieldPiece, parse_template
+from kvnotes_local.wording import counted
 
 MIN_TOKENS = 64
 _CHARS_PER_TOKEN = 4
@@ -194,7 +195,7 @@ def _size(skill: Skill, n_tokens: int | None, limits: ModelLimits) -> Iterator[F
     measured = "" if limits.pays_off_from is None else f" (measured on this model: below {least})"
     n_ctx, n_swa = limits.n_ctx, limits.n_swa
     if n < least:
-        text = f"{about}{n} tokens are read as fast as they are spliced{measured}; paste so short a text into the chat"
+        text = f"{about}{counted(n, 'token')}: read as fast as spliced{measured}; paste so short a text into the chat"
         yield Finding(line, Code.TOO_SHORT, text, skill.name)
     if n_ctx and n > n_ctx:
         text = f"{about}{n} tokens do not fit into a context of {n_ctx}; shorten it, split it, or use a larger --n-ctx"

@@ -167,7 +167,7 @@ def load_reference(skill: SkillSummary, relative: str) -> str:
         path = folder.joinpath(*pure.parts).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise SkillError(
-            f"skill {skill.name} has no file {shown!r}; look into {skill.folder} for what there is"
+            f"Skill {skill.name} has no file {shown!r}; look into {skill.folder} for what there is"
         ) from error
     if not path.is_relative_to(folder):
         raise SkillError(f"{shown!r} of skill {skill.name} is a link out of the skill's folder; copy the file into it")

@@ -76,5 +76,5 @@ def test_questions_are_read_and_broken_ones_refused_with_their_line(tmp_path: Pa
         '{"ask": "a", "expect": "x", "choices": "xy"}',
     ):  # fmt: skip
         file.write_text('{"ask": "a?", "expect": "x", "choices": ["x", "y"]}\n' + line + "\n")
-        with pytest.raises(SkillError, match="line 2 of "):
+        with pytest.raises(SkillError, match="Line 2 of "):
             load_questions(skill)
