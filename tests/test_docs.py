@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kvnotes_local.engine.chat_format import find_chat_format
 from tests.conftest import REPOSITORY
 
 
@@ -30,3 +31,22 @@ def test_every_test_that_the_table_of_faults_names_is_there() -> None:
     there = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
     assert len(named) > 30
     assert named <= there, named - there
+
+
+def test_the_readme_names_every_variable_that_moves_something() -> None:
+    sources = (path.read_text("utf-8") for path in (REPOSITORY / "kvnotes_local").rglob("*.py"))
+    used = {name for source in sources for name in re.findall(r"KVNOTES_[A-Z]+(?:_DIR)?\b", source)}
+    section = (REPOSITORY / "README.md").read_text("utf-8").partition("## Where data lives")[2].partition("\n## ")[0]
+    assert len(used) >= 5
+    assert used - set(re.findall(r"KVNOTES_\w+", section)) == set()
+
+
+def test_the_plain_format_is_the_one_that_models_without_a_template_get() -> None:
+    section = (REPOSITORY / "docs" / "models.md").read_text("utf-8").partition("## Models without a chat template")[2]
+    (shown,) = re.findall(r"```\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    plain = find_chat_format(None, "", "")
+    assert plain.system is not None
+    turns = ((plain.system, "{system}"), (plain.user, "{question}"), (plain.assistant, "{answer}"))
+    assert shown == plain.begin + "".join(turn.open + text + turn.close for turn, text in turns)
+    for text in plain.stop_texts:
+        assert f"`{text.strip()}`" in section
