@@ -66,6 +66,14 @@ class ArtifactError(KvnotesError):
     """An artifact is damaged, or was made for another model, layout or version."""
 
 
+class OtherVersionError(ArtifactError):
+    """A sound artifact of another version of kvnotes-local. ``model_name``: as far as it says it, else empty."""
+
+    def __init__(self, message: str, model_name: str = "") -> None:
+        super().__init__(message)
+        self.model_name = model_name
+
+
 class DiskFullError(ArtifactError):
     """There is no room for an artifact; nothing of it was written."""
 

@@ -169,11 +169,13 @@ def _is_of(one: ArtifactStatus, wanted: dict[str, str]) -> bool:
 def _rows(
     name: str, found: list[ArtifactStatus] | tuple[ArtifactStatus, ...], wanted: dict[str, str]
 ) -> list[list[str]]:
+    from kvnotes_local.skills.status import ArtifactState
+
     rows = []
     for one in found:
         meta = one.stored.meta
         values = ", ".join(f"{field}={value}" for field, value in one.values)
-        status = one.state.value + (f": {one.reason}" if one.reason and meta is not None else "")
+        status = one.state.value + (f": {one.reason}" if one.reason and one.state is not ArtifactState.DAMAGED else "")
         if one.verdict is not None:
             status += f", seam of {one.verdict.repair_tokens}"
         if meta is not None and meta.origin and not one.reason:
@@ -183,7 +185,7 @@ def _rows(
         rows.append(
             [
                 name,
-                "?" if meta is None else meta.model_name,
+                one.stored.model_name or "?",
                 status + (f" ({values})" if values else ""),
                 "" if meta is None else f"{meta.n_tokens:,}",
                 human_bytes(one.stored.n_bytes),

@@ -56,7 +56,7 @@ def remove_artifacts(
         raise ArtifactError(f"There are no artifacts of {', '.join(missing)}.{there}")
     total = sum(one.n_bytes for _, one in doomed)
     for skill, one in doomed:
-        output.text(f"{skill}  {one.meta.model_name if one.meta else 'damaged'}  {human_bytes(one.n_bytes)}")
+        output.text(f"{skill}  {one.model_name or 'damaged'}  {human_bytes(one.n_bytes)}")
     output.text(f"{'Would delete' if dry_run else 'Deleted'} {counted(len(doomed), 'artifact')}, {human_bytes(total)}.")
     output.document(
         {
@@ -79,7 +79,9 @@ def collect(
     *,
     output: Output,
 ) -> None:
-    """Delete artifacts that were not used for long, and what interrupted writes left. Those of pinned skills stay."""
+    """Delete artifacts that were not used for long or that another version made, and what interrupted writes left.
+
+    Those of pinned skills stay."""
     from kvnotes_local.cli.session import artifact_store
     from kvnotes_local.skills.imports import ImportShelf
     from kvnotes_local.skills.library import SkillLibrary

@@ -35,7 +35,7 @@ from kvnotes_local.engine.tensor_file import (
     read_tensor_header,
 )
 from kvnotes_local.engine.turns import FieldSpan
-from kvnotes_local.errors import ArtifactError, LayoutError
+from kvnotes_local.errors import ArtifactError, LayoutError, OtherVersionError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows, TensorLayout
 
@@ -125,7 +125,7 @@ def read_artifact_meta(path: Path) -> ArtifactMeta:
     """The metadata alone: only the header is read and checked.
 
     Raises:
-        ArtifactError: the file is missing or damaged, or newer than this version; the message says what to do.
+        ArtifactError: the file is missing or damaged (OtherVersionError: of another version); the message says what to do.
     """
     with _reading(path) as file:
         return _read_header(path, file)[1]
@@ -207,6 +207,8 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[TensorHeader, ArtifactMeta
         header = read_tensor_header(file)
         meta = meta_from_strings(header.metadata)
         _check_tensors(header, meta)
+    except OtherVersionError as error:
+        raise OtherVersionError(str(artifact_error(path, str(error))), error.model_name) from error
     except (ArtifactError, LayoutError) as error:
         raise artifact_error(path, str(error)) from error
     return header, meta

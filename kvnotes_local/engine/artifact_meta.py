@@ -12,7 +12,7 @@ from typing import Any
 
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import FieldSpan
-from kvnotes_local.errors import ArtifactError
+from kvnotes_local.errors import ArtifactError, OtherVersionError
 from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLayout, TensorLayout
 
 FORMAT = "kvnotes-artifact"
@@ -153,22 +153,21 @@ def meta_to_strings(meta: ArtifactMeta) -> dict[str, str]:
 
 
 def meta_from_strings(strings: Mapping[str, str]) -> ArtifactMeta:
-    """Read and check the metadata of an artifact.
+    """Read and check the metadata of an artifact, which fit the checksum of their header: what is missing was not lost.
 
     Raises:
-        ArtifactError: what is wrong, without the file's name and without advice.
+        OtherVersionError: another version of kvnotes-local wrote it.
+        ArtifactError: what else is wrong, without the file's name and without advice.
     """
     if strings.get("format") != FORMAT:
         raise ArtifactError("is a safetensors file, but none that kvnotes-local wrote")
-    version = _number(strings, "format_version", 1, _MAX_POSITION)
-    if version > FORMAT_VERSION:
-        raise ArtifactError(
-            f"has format {version}, which is newer than this version of kvnotes-local (format {FORMAT_VERSION})"
-        )
+    version = _number(strings, "format_version", 0, _MAX_POSITION)
+    if version != FORMAT_VERSION:
+        raise _other_version(strings)
     try:
-        kind, store = ArtifactKind(strings.get("kind", "")), StoreType(strings.get("store", ""))
+        kind, store = ArtifactKind(_string(strings, "kind")), StoreType(_string(strings, "store"))
     except ValueError as error:
-        raise ArtifactError(f"has an unknown kind or store type ({error})") from error
+        raise _other_version(strings) from error
     meta = ArtifactMeta(
         skill=_string(strings, "skill"),
         skill_sha256=_string(strings, "skill_sha256"),
@@ -230,8 +229,12 @@ def _check_store(layout: StateLayout, store: StoreType) -> None:
 def _string(strings: Mapping[str, str], key: str) -> str:
     value = strings.get(key)
     if value is None:
-        raise ArtifactError(f"does not say its {key}")
+        raise _other_version(strings)
     return value
+
+
+def _other_version(strings: Mapping[str, str]) -> OtherVersionError:
+    return OtherVersionError("was made by another version of kvnotes-local", strings.get("model_name", ""))
 
 
 def _number(strings: Mapping[str, str], key: str, low: int, high: int) -> int:

@@ -12,14 +12,14 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from kvnotes_local.engine.artifact import read_artifact_meta
 from kvnotes_local.engine.artifact_meta import ArtifactMeta
 from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
-from kvnotes_local.errors import ArtifactError
+from kvnotes_local.errors import ArtifactError, OtherVersionError
 
 SUFFIX = ".safetensors"
 _KEY_DIGITS = 16
@@ -29,13 +29,18 @@ _USED_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class StoredArtifact:
-    """A file of the store. ``last_used``: seconds since the epoch. ``meta`` is None where ``problem`` says why."""
+    """A file of the store. ``last_used``: seconds since the epoch. ``meta`` is None where ``problem`` says why.
+
+    ``is_other_version``: not damaged, but made by another version of kvnotes-local. ``model_name``: as far as it is known.
+    """
 
     path: Path
     n_bytes: int
     last_used: float
     meta: ArtifactMeta | None
     problem: str = ""
+    is_other_version: bool = False
+    model_name: str = ""
 
 
 class ArtifactStore:
@@ -65,14 +70,17 @@ class ArtifactStore:
         for path, status in self._files():
             if not path.name.endswith(SUFFIX):
                 continue
-            meta, problem = None, ""
+            one = StoredArtifact(path, status.st_size, status.st_mtime, None)
             try:
                 meta = read_artifact_meta(path)
+                one = replace(one, meta=meta, model_name=meta.model_name)
+            except OtherVersionError as error:
+                one = replace(one, problem=str(error), is_other_version=True, model_name=error.model_name)
             except ArtifactError as error:
-                problem = str(error)
                 if not path.exists():
                     continue  # removed by someone else just now
-            found.append(StoredArtifact(path, status.st_size, status.st_mtime, meta, problem))
+                one = replace(one, problem=str(error))
+            found.append(one)
         return tuple(sorted(found, key=lambda one: one.path))
 
     def total_bytes(self) -> int:
@@ -119,7 +127,8 @@ class ArtifactStore:
     ) -> tuple[StoredArtifact, ...]:
         """Delete what was not used for ``older_than``, then the least recently used until ``max_bytes`` are left.
 
-        Leftovers of interrupted writes go too, once they are an hour old. Artifacts of skills named in ``keep`` stay.
+        What another version made goes too, and leftovers of interrupted writes that are an hour old. Artifacts of skills named
+        in ``keep`` stay.
         Returns what was deleted, or with ``dry_run`` what would be.
 
         Raises:
@@ -134,7 +143,7 @@ class ArtifactStore:
                 continue
             too_old = older_than is not None and now - one.last_used > older_than.total_seconds()
             too_much = max_bytes is not None and left > max_bytes
-            if too_old or too_much:
+            if too_old or too_much or one.is_other_version:
                 doomed.append(one)
                 left -= one.n_bytes
         if not dry_run:

@@ -18,12 +18,14 @@ from kvnotes_local.skills.verdicts import Outcome, Verdict
 
 class ArtifactState(StrEnum):
     """COMPILED: as the skill is now. GATE_FAILED: so, too, but splicing it was measured to be worse than reading. STALE: made
-    from something else, see the reason. UNCHECKED: imported, waits for its model. DAMAGED: cannot be read."""
+    from something else, see the reason. UNCHECKED: imported, waits for its model. OTHER_VERSION: sound, but of another
+    version of kvnotes-local. DAMAGED: cannot be read."""
 
     COMPILED = "compiled"
     GATE_FAILED = "gate failed"
     STALE = "stale"
     UNCHECKED = "imported, not checked yet"
+    OTHER_VERSION = "made by another version of kvnotes"
     DAMAGED = "damaged"
 
 
@@ -53,7 +55,11 @@ def artifact_states(
     found: dict[str, list[ArtifactStatus]] = defaultdict(list)
     for one in stored:
         if one.meta is None:
-            found[one.path.stem.rsplit("-", 1)[0]].append(ArtifactStatus(one, ArtifactState.DAMAGED, one.problem))
+            if one.is_other_version:
+                status = ArtifactStatus(one, ArtifactState.OTHER_VERSION, "compile it again")
+            else:
+                status = ArtifactStatus(one, ArtifactState.DAMAGED, one.problem)
+            found[one.path.stem.rsplit("-", 1)[0]].append(status)
             continue
         reason, values = _staleness(one.meta, texts, installed)
         verdict = known.get(one.meta.key)

@@ -67,6 +67,28 @@ def test_list_tells_compiled_stale_and_not_compiled_apart(kvnotes_here: Kvnotes,
     assert "not compiled" in shown
 
 
+def test_list_names_artifacts_of_another_version_and_gc_deletes_them(
+    kvnotes_here: Kvnotes, skills: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_it = ("skills", "compile", "harbour", "--skills-dir", skills, "--threads", 1, "--model", tiny)
+    with monkeypatch.context() as patch:
+        patch.setattr("kvnotes_local.engine.artifact_writer.FORMAT_VERSION", 0)
+        kvnotes_here(*compile_it)
+    (one,) = entry(kvnotes_here, skills, "harbour")["artifacts"]
+    assert one["status"] == "made by another version of kvnotes"
+    (line,) = (
+        text
+        for text in kvnotes_here("skills", "list", "--skills-dir", skills).out.splitlines()
+        if text.startswith("harbour")
+    )
+    assert "made by another version of kvnotes: compile it again" in line
+    assert "llama" in line
+    assert "?" not in line
+    assert document(kvnotes_here("skills", "gc", "--json"))["deleted"][0]["path"] == one["path"]
+    assert kvnotes_here(*compile_it).code == 0
+    assert entry(kvnotes_here, skills, "harbour")["artifacts"][0]["status"] == "compiled"
+
+
 def test_list_tells_a_failed_gate(kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path) -> None:
     assert kvnotes_here("skills", "compile", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny).code == 0
     (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]

@@ -34,7 +34,7 @@ from kvnotes_local.engine.artifact_writer import write_artifact, write_state_art
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.tensor_file import TensorSpec, write_tensor_file
 from kvnotes_local.engine.turns import FieldSpan
-from kvnotes_local.errors import ArtifactError
+from kvnotes_local.errors import ArtifactError, OtherVersionError
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
 
 EACH_LAYOUT = pytest.mark.parametrize(("layout", "counts"), LAYOUTS.values(), ids=LAYOUTS.keys())
@@ -190,12 +190,27 @@ def test_other_files_are_told_apart(path: Path) -> None:
         open_artifact(path)
 
 
-def test_a_newer_format_is_refused_as_such(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvnotes_local.engine.artifact_writer.FORMAT_VERSION", FORMAT_VERSION + 1)
+@pytest.mark.parametrize("number", [0, FORMAT_VERSION + 1])
+def test_another_format_is_refused_as_such(path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr("kvnotes_local.engine.artifact_writer.FORMAT_VERSION", number)
     write_artifact(path, META, random_rows(*LAYOUTS["plain"]))
 
-    with pytest.raises(ArtifactError, match=f"has format {FORMAT_VERSION + 1}, which is newer"):
-        open_artifact(path)
+    for read in (open_artifact, read_artifact_meta):
+        with pytest.raises(OtherVersionError, match="another version of kvnotes-local; compile it again") as caught:
+            read(path)
+        assert caught.value.model_name == META.model_name
+
+
+@pytest.mark.parametrize("key", ["kind", "skill", "store", "origin", "layout", "tokens", "n_tokens", "lead"])
+def test_keys_that_are_not_there_are_those_of_another_version(path: Path, key: str) -> None:
+    craft(path, lambda strings: strings.__delitem__(key), plain_tensors())
+    with pytest.raises(OtherVersionError):
+        read_artifact_meta(path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"format_version", b"format_versiom"))  # the checksum tells damage apart
+    with pytest.raises(ArtifactError, match="damaged") as caught:
+        read_artifact_meta(path)
+    assert not isinstance(caught.value, OtherVersionError)
 
 
 def _swap(rows: StateRows, **changes: Any) -> StateRows:

@@ -83,6 +83,23 @@ def test_references_go_with_their_skill(library: SkillLibrary, store: ArtifactSt
     assert one.state is ArtifactState.COMPILED
 
 
+def test_artifacts_of_another_version_are_no_damage_and_gc_removes_them(
+    library: SkillLibrary, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvnotes_local.engine.artifact_writer.FORMAT_VERSION", 0)
+    old = store.path_of(put(store, "refunds", "Refunds never."))
+    monkeypatch.undo()
+    new = store.path_of(put(store, "refunds", "Refunds within 30 days."))
+    found = states(library, store)["refunds"]
+    assert [(one.state, one.reason) for one in found] == [
+        (ArtifactState.COMPILED, ""),
+        (ArtifactState.OTHER_VERSION, "compile it again"),
+    ]
+    assert found[1].stored.model_name == META.model_name
+    assert [one.path for one in store.gc()] == [old]
+    assert [one.path for one in store.list()] == [new]
+
+
 def test_damaged_artifacts_and_waiting_imports_are_told_apart(library: SkillLibrary, store: ArtifactStore) -> None:
     store.path_of(put(store, "refunds", "Refunds within 30 days.")).write_bytes(b"rubbish")
     shelf = ArtifactStore(store.directory.parent / "imports")
