@@ -73,10 +73,11 @@ class ArtifactCompiler:
             prefill = LeadPrefill(context, self._model, self._classified, self._converter, whole=whole)
             rest = sum(one.n_decoded for one in wanted)
             for pack in packs:
+                leads = prefill.lead_seconds
                 here = tuple(one for one in pack if not self._skip(one))
                 rest -= sum(one.n_decoded for one in pack)
                 if here and self._make(prefill, here) and not whole:
-                    self._sample(prefill, here, rest)
+                    self._sample(prefill, here, rest, prefill.lead_seconds - leads)
         finally:
             context.close()
         cost = prefill.cost
@@ -182,10 +183,10 @@ class ArtifactCompiler:
             write_artifact(job.path, meta, prefill.stored(mean, _stored_layout(mean.layout, job.store)))
         return len(meta.tokens)
 
-    def _sample(self, prefill: LeadPrefill, pack: Pack, rest: int) -> None:
+    def _sample(self, prefill: LeadPrefill, pack: Pack, rest: int, lead_seconds: float) -> None:
         """Decode a pack again now and then, while there is enough to do for it to be worth it."""
         cost = prefill.cost
-        seconds = time.perf_counter() - self._pack_began
+        seconds = time.perf_counter() - self._pack_began - lead_seconds
         n_tokens = len(pack[0].job.tokens) if len(pack) == 1 else sum(one.n_decoded for one in pack)
         worth_it = n_tokens >= self._params.n_ubatch // 2  # fewer would mostly time the clock
         if worth_it and cost.sample_tokens + n_tokens <= _SAMPLE_SHARE * (cost.decoded + rest):

@@ -35,6 +35,7 @@ class LeadPrefill:
     ) -> None:
         self.whole = whole
         self.cost = BatchCost()
+        self.lead_seconds = 0.0  # spent on reading leads, which the sample of a pack does not read again
         self._context = context
         self._leads: dict[Lead, int] = {}
         self._runs: dict[tuple[int, int], int] = {}
@@ -150,11 +151,13 @@ class LeadPrefill:
                 self._release(self._leads.pop(other))
         if lead not in self._leads:
             seq = self._take()
+            before = self.cost.decode_seconds
             try:
                 self._decode([Run(seq, lead, 0)])
             except BaseException:
                 self._release(seq)
                 raise
+            self.lead_seconds += self.cost.decode_seconds - before
             self._leads[lead] = seq
         return self._leads[lead]
 
