@@ -76,8 +76,8 @@ def demo(
         notebook.close()  # the context need not hold both
         sides = compare_with_recompute(session.engine, tokens, n_before, n_answer, reply)
 
-    output.text()
     splice, recompute = sides.splice, sides.recompute
+    output.text(f"\n{recompute.text}\n")
     output.table(
         ["", "prefilled", "spliced", "repaired", "first token after"],
         [
@@ -118,7 +118,11 @@ def demo(
                 "repaired": splice.repaired,
                 "generated": reply.proof.generated,
             },
-            "recompute": {"prefilled": recompute.prefilled, "ttft_ms": round(recompute.ttft_ms, 2)},
+            "recompute": {
+                "reply": recompute.text,
+                "prefilled": recompute.prefilled,
+                "ttft_ms": round(recompute.ttft_ms, 2),
+            },
             "ttft_ms": round(splice.ttft_ms, 2),
             "speedup": round(sides.speedup, 2),
             "cosine": round(sides.cosine, 6),

@@ -13,13 +13,14 @@ from kvnotes_local.notebook.reply import Reply
 
 @dataclass(frozen=True)
 class Side:
-    """How one of the two answers came about. Tokens; milliseconds to the first token."""
+    """One of the two answers, and how it came about. Tokens; milliseconds to the first token."""
 
     prefilled: int
     spliced: int
     repaired: int
     ttft_ms: float
     tokens: tuple[int, ...]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,19 @@ def compare_with_recompute(
         applied = engine.apply(seq, [Keep(0, n_before), Decode(tuple(tokens[n_before:n_question_end]))])
         logits = engine.logits(seq)
         generation = engine.generate(seq, Sampling(), max(1, len(answer)))
-        ttft = 0.0
+        ttft, text = 0.0, ""
         for event in generation:
             ttft = ttft or time.perf_counter() - began
-            del event
+            text += event.text
     finally:
         engine.free_sequence(seq)
     again = tuple(generation.tokens)
     proof = reply.proof
     return SideBySide(
-        splice=Side(proof.prefilled, proof.spliced, proof.repaired, proof.change_ms + proof.ttft_ms, answer),
-        recompute=Side(applied.decoded, 0, 0, ttft * 1e3, again),
+        splice=Side(
+            proof.prefilled, proof.spliced, proof.repaired, proof.change_ms + proof.ttft_ms, answer, reply.text
+        ),
+        recompute=Side(applied.decoded, 0, 0, ttft * 1e3, again, text),
         cosine=cosine(reply.first_logits, logits),
         first_difference=first_difference(answer, again),
         n_compared=min(len(answer), len(again)),
