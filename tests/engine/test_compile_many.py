@@ -123,7 +123,8 @@ def test_llama_cpps_own_speed_is_sampled_in_larger_batches_only(tiny_engine: Mak
     large = engine.compile_many(jobs_of(engine, tmp_path / "large", (TEXTS[2],) * 12))
     assert 0 < large.sample_tokens <= 0.06 * large.decoded
     assert large.share_of_plain is not None
-    assert large.sample_plain_seconds < large.sample_seconds < large.seconds
+    assert large.sample_plain_seconds > 0
+    assert 0 < large.sample_seconds < large.seconds
     assert large.tokens_per_second is not None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -140,22 +139,6 @@ def test_a_folder_without_read_permission_is_a_problem(tmp_path: Path) -> None:
 
     assert [skill.name for skill in library.skills] == ["a"]
     assert "check its rights" in library.problems[0].message
-
-
-def test_listing_takes_about_a_tenth_of_a_millisecond_a_skill(tmp_path: Path) -> None:
-    for number in range(400):
-        simple_skill(tmp_path / f"skill-{number:04}", body="Some text of it. " * 300)
-    SkillLibrary([tmp_path]).skills  # noqa: B018 (fills the disk cache)
-
-    best = float("inf")
-    for _ in range(5):
-        began = time.process_time()
-        found = SkillLibrary([tmp_path]).skills
-        best = min(best, time.process_time() - began)
-
-    assert len(found) == 400
-    # 0.1 ms each is promised; a busy machine gets twice that.
-    assert best < 400 * 0.0002
 
 
 def test_the_project_is_found_from_any_folder_below_it(tmp_path: Path) -> None:
