@@ -53,7 +53,13 @@ def assert_kept(tmp_path: Path, said: str, kvnotes: Callable[..., Run]) -> None:
 def test_a_signal_stops_at_once_and_keeps_what_was_said(
     tmp_path: Path, env: dict[str, str], kvnotes: Callable[..., Run], number: str, code: int, options: list[str]
 ) -> None:
-    process = subprocess.Popen([*KVNOTES, *LONG, *options], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*KVNOTES, *LONG, *options],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,  # ``communicate`` would not see what a buffer holds
+    )
     assert process.stdout is not None
     first = process.stdout.read(1)  # the answer has begun
     for _ in range(1 if number == "SIGINT" else 3):  # others come several times without anybody wanting it
