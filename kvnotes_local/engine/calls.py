@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 
 from kvnotes_local.engine.protocol import (
     CompileEvent,
@@ -24,7 +24,7 @@ CALLBACKS: Mapping[str, Any] = {"progress": tuple[int, int], "listen": CompileEv
 QUICK = frozenset({"tokenize", "detokenize"})
 """Calls that neither touch the context nor wait for it: they are answered while another one runs."""
 
-_APART = {"info", "generate", "cancel", "close"}
+_APART = frozenset({"info", "generate", "cancel", "close"})
 
 
 @dataclass(frozen=True)
@@ -75,34 +75,26 @@ def _call_type(name: str, function: Any) -> CallType:
     return CallType(name, {key: hints[key] for key in parameters}, required, hints["return"])
 
 
-def _load(model_path: str, params: EngineParams, cache_dir: str | None) -> Loaded:
-    raise NotImplementedError
+class _ProcessCalls(Protocol):
+    """What the process is asked beside the calls of ``Engine``: making the engine, and answers token by token."""
 
+    def load(self, model_path: str, params: EngineParams, cache_dir: str | None) -> Loaded: ...
 
-def _generate(seq: int, sampling: Sampling, max_tokens: int) -> int:
-    """Number of a generation that has not begun."""
-    raise NotImplementedError
+    def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> int:
+        """Number of a generation that has not begun."""
+        ...
 
+    def next_token(self, generation: int) -> GenerationStep: ...
 
-def _next_token(generation: int) -> GenerationStep:
-    raise NotImplementedError
-
-
-def _end_generation(generation: int) -> GenerationStep:
-    raise NotImplementedError
+    def end_generation(self, generation: int) -> GenerationStep: ...
 
 
 LOAD, GENERATE, NEXT_TOKEN, END_GENERATION = "load", "generate", "next_token", "end_generation"
 
 CALLS: Mapping[str, CallType] = {
-    **{
-        name: _call_type(name, function)
-        for name, function in vars(Engine).items()
-        if not name.startswith("_") and name not in _APART
-    },
-    LOAD: _call_type(LOAD, _load),
-    GENERATE: _call_type(GENERATE, _generate),
-    NEXT_TOKEN: _call_type(NEXT_TOKEN, _next_token),
-    END_GENERATION: _call_type(END_GENERATION, _end_generation),
+    name: _call_type(name, function)
+    for calls, left_out in ((Engine, _APART), (_ProcessCalls, frozenset()))
+    for name, function in vars(calls).items()
+    if not name.startswith("_") and name not in left_out
 }
 """Every call by its name."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Decode, Engine, Part, Splice
 from kvnotes_local.evaluation.answering import Answer, answer, built, forked
-from kvnotes_local.evaluation.logits import Closeness, compare_rows
+from kvnotes_local.evaluation.logits import ComparedAnswers, compare_rows
 from kvnotes_local.evaluation.questions import Context, Question, ask_tokens
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.skills.compiler import CompiledSkill
@@ -73,31 +72,10 @@ class Decision:
 
 
 @dataclass(frozen=True, eq=False)
-class Fidelity:
+class Fidelity(ComparedAnswers):
     """One way against recompute over all contexts and questions. ``answers[i]``: positions of one answer."""
 
-    answers: tuple[Closeness, ...]
     decisions: tuple[Decision, ...]
-
-    @property
-    def kl(self) -> NDArray[np.float64]:
-        return np.concatenate([one.kl for one in self.answers])
-
-    @property
-    def n_positions(self) -> int:
-        return sum(len(one.kl) for one in self.answers)
-
-    @property
-    def kl_mean(self) -> float:
-        return float(self.kl.mean())
-
-    @property
-    def cosine_mean(self) -> float:
-        return float(np.concatenate([one.cosine for one in self.answers]).mean())
-
-    @property
-    def top1_agreement(self) -> float:
-        return float(np.concatenate([one.top1 for one in self.answers]).mean())
 
     @property
     def moved(self) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kvnotes_local.engine.protocol import Decode, Engine, Keep
 from kvnotes_local.errors import UsageError
 from kvnotes_local.evaluation.fidelity import Step
-from kvnotes_local.evaluation.logits import Closeness, compare_rows
+from kvnotes_local.evaluation.logits import ComparedAnswers, compare_rows
 from kvnotes_local.evaluation.recompute import segments_as_if_read
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Freshness, Kind, Segment
@@ -48,29 +48,12 @@ class Difference:
 
 
 @dataclass(frozen=True, eq=False)
-class LiveCheck:
+class LiveCheck(ComparedAnswers):
     """All answers of a chat against recompute. ``changed``: tokens that are not as reading afresh would have made them."""
 
     differences: tuple[Difference, ...]
-    answers: tuple[Closeness, ...]
     n_tokens: int
     n_changed: int
-
-    @property
-    def n_positions(self) -> int:
-        return sum(len(one.kl) for one in self.answers)
-
-    @property
-    def kl_mean(self) -> float:
-        return float(np.concatenate([one.kl for one in self.answers]).mean())
-
-    @property
-    def cosine_mean(self) -> float:
-        return float(np.concatenate([one.cosine for one in self.answers]).mean())
-
-    @property
-    def top1_agreement(self) -> float:
-        return float(np.concatenate([one.top1 for one in self.answers]).mean())
 
 
 def live_answers(notebook: Notebook, *, last: int | None = None) -> tuple[LiveAnswer, ...]:
@@ -117,8 +100,8 @@ def check_chat(
         spare.free_sequence(seq)
     runs = [run for segment in segments for run in segment.runs]
     return LiveCheck(
-        tuple(differences),
         tuple(closeness),
+        tuple(differences),
         sum(run.n_tokens for run in runs),
         sum(run.n_tokens for run in runs if run.freshness is not Freshness.FRESH),
     )

@@ -21,6 +21,34 @@ class Closeness:
     top1: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, eq=False)
+class ComparedAnswers:
+    """Several answers; the figures are over the positions of all of them."""
+
+    answers: tuple[Closeness, ...]
+
+    @property
+    def kl(self) -> NDArray[np.float64]:
+        """float64 (n_positions,)."""
+        return np.concatenate([one.kl for one in self.answers])
+
+    @property
+    def n_positions(self) -> int:
+        return sum(len(one.kl) for one in self.answers)
+
+    @property
+    def kl_mean(self) -> float:
+        return float(self.kl.mean())
+
+    @property
+    def cosine_mean(self) -> float:
+        return float(np.concatenate([one.cosine for one in self.answers]).mean())
+
+    @property
+    def top1_agreement(self) -> float:
+        return float(np.concatenate([one.top1 for one in self.answers]).mean())
+
+
 def compare_rows(recompute: NDArray[np.float32], other: NDArray[np.float32]) -> Closeness:
     """Compare float32 (n, n_vocab) row by row."""
     n = len(recompute)

@@ -224,39 +224,19 @@ class Notebook:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         on_text: OnText | None = None,
         keep_logits: bool = False,
+        behind: int | None = None,
         progress: Progress | None = None,
     ) -> Reply:
-        """Ask, let the model answer, and keep both. ``on_text`` is called with each piece as it comes.
+        """Ask, let the model answer, and keep both. ``on_text`` is called with each piece as it comes. ``behind``: only the first
+        so many segments stay, the question takes the place of the others; None for all.
 
         ``cancel`` on the engine ends the answer early; what was said so far is kept and marked as stopped. So it is where the
         engine process dies twice, which raises EngineCrashed afterwards.
         """
-        return self._ask(
-            len(self.segments),
-            text,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            on_text=on_text,
-            keep_logits=keep_logits,
-            progress=progress,
-        )
-
-    def _ask(
-        self,
-        place: int,
-        text: str,
-        *,
-        sampling: Sampling | None = None,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        on_text: OnText | None = None,
-        keep_logits: bool = False,
-        progress: Progress | None = None,
-    ) -> Reply:
-        """Ask behind the first ``place`` segments; the others are gone."""
         if max_tokens < 1:
             raise UsageError(f"An answer of {max_tokens} tokens cannot be given; allow 1 or more.")
         began = time.perf_counter()
-        base = self.segments[:place]
+        base = self.segments[:behind]
         question, opening = self._factory.user(text, base[-1] if base else None), self._factory.opening()
         info = self.engine.info
         room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
@@ -311,7 +291,7 @@ class Notebook:
     def edit_and_resend(self, index: int, text: str, **how: object) -> Reply:
         """Replace the user turn ``index`` and everything behind it by a new question. Takes what ``ask`` takes."""
         self._user_turn(index)
-        return self._ask(index, text, **how)  # type: ignore[arg-type]
+        return self.ask(text, behind=index, **how)  # type: ignore[arg-type]
 
     # -- editing -------------------------------------------------------------------------------------------------------
 
