@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from kvnotes_local.atomic_file import write_atomically
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.decision_cases import decision_texts
 from kvnotes_local.evaluation.edit_levels import EditOutcome, measure_edits, summarize

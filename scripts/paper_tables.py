@@ -22,8 +22,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.bench import run_bench
 from kvnotes_local.evaluation.decision_cases import DecisionText, decision_texts

@@ -22,7 +22,7 @@ from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.on_full import OnFull
 
 if TYPE_CHECKING:
-    from kvnotes_local.engine.protocol import ModelInfo
+    from kvnotes_local.engine.model_info import ModelInfo
     from kvnotes_local.notebook.chat_params import ChatParams
     from kvnotes_local.notebook.notebook import Notebook
     from kvnotes_local.notebook.proof import Proof
@@ -71,7 +71,7 @@ def ask(
     """Ask one question, with skills spliced in front of it. A chat keeps --temperature, --seed, --max-tokens and --on-full."""
     from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
-    from kvnotes_local.engine.protocol import StopReason
+    from kvnotes_local.engine.generation import StopReason
     from kvnotes_local.notebook.chat_params import ChatParams
     from kvnotes_local.notebook.notebook import Notebook
     from kvnotes_local.notebook.stored_chat import open_chat

@@ -12,7 +12,7 @@ from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.cli.quantities import human_seconds
 from kvnotes_local.cli.session import Session, artifact_store, cache_directory, open_session
-from kvnotes_local.engine.protocol import ModelClass
+from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import Cancelled, DiskFullError, KvnotesError
 from kvnotes_local.skills.batch import (
@@ -32,7 +32,7 @@ from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.cli.batch_report import BatchReport
-    from kvnotes_local.engine.protocol import BatchCost
+    from kvnotes_local.engine.compile_job import BatchCost
 
 _DISK_MARGIN = 16 << 20
 

@@ -24,8 +24,9 @@ from kvnotes_local.skills.verdicts import VerdictStore
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.child_engine import ChildEngine
+    from kvnotes_local.engine.engine_params import EngineParams
     from kvnotes_local.engine.llama_engine import LlamaEngine
-    from kvnotes_local.engine.protocol import Engine, EngineParams
+    from kvnotes_local.engine.protocol import Engine
     from kvnotes_local.skills.compiler import SkillCompiler
 
 
@@ -86,9 +87,9 @@ def runnable_params(path: Path, params: EngineParams, cache: Path, note: Callabl
     ``note`` is told what makes it slow. Raises ModelError.
     """
     from kvnotes_local.engine.build_check import extra_buffers_safe
+    from kvnotes_local.engine.engine_params import DEFAULT_N_CTX
     from kvnotes_local.engine.gguf_reader import read_gguf_header
     from kvnotes_local.engine.model_scan import embedded_model
-    from kvnotes_local.engine.protocol import DEFAULT_N_CTX
 
     header = read_gguf_header(path)
     check = extra_buffers_safe(embedded_model() or path, cache)
@@ -114,7 +115,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Load the model and close it afterwards. ``n_ctx``: a default for ``--n-ctx 0``. Raises KvnotesError."""
     # Imported here: commands that need no model must not pay for llama.cpp's libraries.
-    from kvnotes_local.engine.protocol import EngineParams
+    from kvnotes_local.engine.engine_params import EngineParams
     from kvnotes_local.skills.compiler import SkillCompiler
 
     found = chosen_model(options)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from kvnotes_local.engine.artifact import Artifact
 from kvnotes_local.engine.context import AbortFlag, LlamaContext
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.model_class import Classified, probe_token
-from kvnotes_local.engine.protocol import EngineParams, RowCheck
+from kvnotes_local.engine.protocol import RowCheck
 from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.block_types import block_type

@@ -9,24 +9,23 @@ from datetime import UTC, datetime
 
 from kvnotes_local.engine.artifact import ArtifactMeta, StoreType
 from kvnotes_local.engine.artifact_writer import write_artifact, write_state_artifact
-from kvnotes_local.engine.compile_packs import NumberedJob, Pack, cells_needed, pack_jobs
-from kvnotes_local.engine.context import AbortFlag, LlamaContext
-from kvnotes_local.engine.lead_prefill import LeadPrefill
-from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.model_class import Classified
-from kvnotes_local.engine.protocol import (
+from kvnotes_local.engine.compile_job import (
     BatchCost,
     Compiled,
     CompileJob,
     CompileListener,
-    EngineParams,
     JobDone,
     JobFailed,
     JobProgress,
     JobSkipped,
-    ModelClass,
-    ModelInfo,
 )
+from kvnotes_local.engine.compile_packs import NumberedJob, Pack, cells_needed, pack_jobs
+from kvnotes_local.engine.context import AbortFlag, LlamaContext
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.lead_prefill import LeadPrefill
+from kvnotes_local.engine.model import LlamaModel
+from kvnotes_local.engine.model_class import Classified
+from kvnotes_local.engine.model_info import ModelClass, ModelInfo
 from kvnotes_local.engine.rotation_hints import probing_n_ctx
 from kvnotes_local.errors import ArtifactError, Cancelled, DiskFullError, KvnotesError
 from kvnotes_local.kv.converter import RowConverter

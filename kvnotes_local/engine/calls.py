@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Protocol, get_type_hints
 
-from kvnotes_local.engine.protocol import (
-    CompileEvent,
-    Engine,
-    EngineParams,
-    ModelInfo,
-    Sampling,
-    StopReason,
-    TokenEvent,
-)
+from kvnotes_local.engine.compile_job import CompileEvent
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.generation import Sampling, StopReason, TokenEvent
+from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.engine.wire import WireError, from_wire
 
 CALLBACKS: Mapping[str, Any] = {"progress": tuple[int, int], "listen": CompileEvent}

@@ -24,25 +24,13 @@ from kvnotes_local.engine.calls import (
     GenerationStep,
     Loaded,
 )
+from kvnotes_local.engine.compile_job import BatchCost, Compiled, CompileJob, CompileListener
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.engine_process import EngineProcess, ProcessDied
-from kvnotes_local.engine.protocol import (
-    Applied,
-    BatchCost,
-    Compiled,
-    CompileJob,
-    CompileListener,
-    EngineParams,
-    Generation,
-    Graft,
-    LoadProgress,
-    ModelInfo,
-    Part,
-    Progress,
-    RowCheck,
-    Sampling,
-    StopReason,
-    TokenEvent,
-)
+from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.engine.plan import Applied, Graft, Part
+from kvnotes_local.engine.protocol import LoadProgress, Progress, RowCheck
 from kvnotes_local.engine.supervision import Death, Limits, crash_error
 from kvnotes_local.errors import Cancelled, EngineCrashed, EngineError, EngineLost
 

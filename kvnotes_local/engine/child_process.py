@@ -32,6 +32,8 @@ from kvnotes_local.engine.calls import (
     GenerationStep,
     Loaded,
 )
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.generation import Generation, Sampling, TokenEvent
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.messages import (
     PROTOCOL_VERSION,
@@ -47,7 +49,6 @@ from kvnotes_local.engine.messages import (
     Report,
     Result,
 )
-from kvnotes_local.engine.protocol import EngineParams, Generation, Sampling, TokenEvent
 from kvnotes_local.engine.pulse import PULSE
 from kvnotes_local.errors import Cancelled, EngineError, KvnotesError
 

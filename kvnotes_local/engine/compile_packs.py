@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvnotes_local.engine.protocol import CompileJob
+from kvnotes_local.engine.compile_job import CompileJob
 
 MAX_RUNS = 12
 """Runs that are decoded together at most: each is a sequence of the context, beside the leads and a spare one."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine import native
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.engine.pulse import PULSE
 from kvnotes_local.errors import Cancelled, ContextFullError, EngineError
 from kvnotes_local.kv.block_types import block_type

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from kvnotes_local.engine.compile_job import BatchCost
 from kvnotes_local.engine.compile_packs import NumberedJob, Pack
 from kvnotes_local.engine.context import LlamaContext, Run
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.model_class import Classified, probe_token
-from kvnotes_local.engine.protocol import BatchCost
 from kvnotes_local.engine.rows_transfer import RowsTransfer
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.converter import RowConverter

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.context import LlamaContext
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.errors import LayoutError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.hadamard import hadamard

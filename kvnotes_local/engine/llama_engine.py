@@ -2,67 +2,50 @@
 
 from __future__ import annotations
 
-import codecs
-import hashlib
-import os
 import threading
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from kvnotes_local.engine import native
 from kvnotes_local.engine.artifact import Artifact, open_artifact
 from kvnotes_local.engine.artifact_check import check_rows_of
 from kvnotes_local.engine.artifact_compiler import ArtifactCompiler
-from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
 from kvnotes_local.engine.checkpoints import go_back
-from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
-from kvnotes_local.engine.fingerprint import model_fingerprint
-from kvnotes_local.engine.ggml_converter import GGMLConverter
-from kvnotes_local.engine.memory import check_memory
-from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.model_class import Classified, classify
-from kvnotes_local.engine.protocol import (
-    DEFAULT_N_CTX,
-    Applied,
+from kvnotes_local.engine.compile_job import (
     BatchCost,
     Compiled,
     CompileEvent,
     CompileJob,
     CompileListener,
-    EngineParams,
-    Generation,
     JobDone,
     JobFailed,
     JobProgress,
-    LoadProgress,
-    ModelClass,
-    ModelInfo,
-    Part,
-    Progress,
-    RowCheck,
-    Sampling,
-    StopReason,
-    TokenEvent,
 )
+from kvnotes_local.engine.context import N_SEQUENCES, LlamaContext
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.fingerprint import model_fingerprint
+from kvnotes_local.engine.generation import Generation, Sampling
+from kvnotes_local.engine.ggml_converter import GGMLConverter
+from kvnotes_local.engine.memory import check_memory
+from kvnotes_local.engine.model import LlamaModel
+from kvnotes_local.engine.model_class import classify
+from kvnotes_local.engine.model_description import completed, describe, state_format
+from kvnotes_local.engine.model_info import ModelClass
+from kvnotes_local.engine.plan import Applied, Part
+from kvnotes_local.engine.protocol import LoadProgress, Progress, RowCheck
 from kvnotes_local.engine.rows_transfer import RowsTransfer
-from kvnotes_local.engine.sampling import SamplerChain
 from kvnotes_local.engine.saved_state import load_state, save_state
 from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
 from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf, states_directory
-from kvnotes_local.errors import Cancelled, EngineError
+from kvnotes_local.engine.token_drawing import draw_tokens
+from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.kv.state import parse_state, write_state
-from kvnotes_local.wording import counted
-
-MIN_N_CTX = 256
 
 
 class LlamaEngine:
@@ -94,7 +77,7 @@ class LlamaEngine:
         self._model = LlamaModel(
             path, n_gpu_layers=params.n_gpu_layers, extra_buffers=params.extra_buffers, progress=progress
         )
-        self.params = _completed(params, self._model)
+        self.params = completed(params, self._model)
         check_memory(
             self._model.header, self.params.n_ctx, self.params.type_k, self.params.type_v, self.params.n_gpu_layers
         )
@@ -117,8 +100,10 @@ class LlamaEngine:
         self._builder = SequenceBuilder(
             self._context, self._transfer, self._classified.model_class, self._stage, self._open_artifact, self.tokens
         )
-        self._state_format = _state_format(self.params, self._classified.layout)
-        self.info = self._describe(fingerprint, self._classified)
+        self._state_format = state_format(self.params, self._classified.layout)
+        self.info = describe(
+            self._model, self.params, self._context.n_ctx, fingerprint, self._classified, self._state_format
+        )
         self._shelf = StateShelf(
             self._save_state,
             self._load_state,
@@ -229,7 +214,9 @@ class LlamaEngine:
 
     def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation:
         generation = Generation()
-        generation.events = self._generate(self._state(seq), sampling, max_tokens, generation)
+        generation.events = draw_tokens(
+            generation, self._model, self._context, self._state(seq), self._lock, sampling, max_tokens
+        )
         return generation
 
     def compile(self, job: CompileJob, *, progress: Progress | None = None) -> Compiled:
@@ -324,43 +311,6 @@ class LlamaEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _generate(
-        self, state: SequenceState, sampling: Sampling, max_tokens: int, generation: Generation
-    ) -> Generator[TokenEvent, None, None]:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        began = time.perf_counter()
-        self._context.abort.clear()
-        try:
-            with SamplerChain(self._context, sampling) as sampler:
-                for number in range(max_tokens):
-                    with self._lock:
-                        if number > 0:
-                            self._context.decode(state.id, generation.tokens[-1:], len(state.tokens), logits=True)
-                            state.tokens.append(generation.tokens[-1])
-                            generation.n_cached = number
-                        token = sampler.sample()
-                    if self._model.is_end(token):
-                        generation.end_token = token
-                        generation.stop_reason = StopReason.END
-                        break
-                    generation.tokens.append(token)
-                    yield TokenEvent(token, decoder.decode(self._model.piece(token)))
-                    if self._context.abort.is_set():
-                        generation.stop_reason = StopReason.STOPPED
-                        break
-                else:
-                    generation.stop_reason = StopReason.LENGTH
-        except Cancelled:
-            generation.stop_reason = StopReason.STOPPED
-        except GeneratorExit:
-            generation.stop_reason = StopReason.STOPPED
-            raise
-        finally:
-            generation.seconds = time.perf_counter() - began
-        rest = decoder.decode(b"", final=True)
-        if rest:
-            yield TokenEvent(generation.tokens[-1], rest)
-
     def _state(self, seq: int) -> SequenceState:
         if seq not in self._sequences:
             raise EngineError(f"There is no sequence {seq}.")
@@ -387,56 +337,3 @@ class LlamaEngine:
             layout=self._classified.layout,
             llama_cpp_version=self.info.llama_cpp_version,
         )
-
-    def _describe(self, fingerprint: str, classified: Classified) -> ModelInfo:
-        model = self._model
-        bos, eos = model.token_text(model.bos), model.token_text(model.eos)
-        return ModelInfo(
-            path=model.path,
-            name=model.path.stem,
-            arch=model.arch,
-            description=model.description,
-            fingerprint=fingerprint,
-            model_class=classified.model_class,
-            class_reason=classified.reason,
-            rotation_residual=classified.residual,
-            rotation_fingerprint=classified.rotation_fingerprint or self._state_format,
-            n_params=model.n_params,
-            n_bytes=model.n_bytes,
-            n_ctx=self._context.n_ctx,
-            n_ctx_train=model.n_ctx_train,
-            n_swa=model.n_swa,
-            n_vocab=model.n_vocab,
-            type_k=self.params.type_k,
-            type_v=self.params.type_v,
-            kv_bytes_per_token=classified.bytes_per_token,
-            chat_format=_with_bos(find_chat_format(model.chat_template, bos, eos), bos if model.adds_bos else ""),
-            llama_cpp_version=version("llama-cpp-python"),
-        )
-
-
-def _completed(params: EngineParams, model: LlamaModel) -> EngineParams:
-    n_ctx = params.n_ctx or min(DEFAULT_N_CTX, model.n_ctx_train or DEFAULT_N_CTX)
-    if n_ctx < MIN_N_CTX:
-        # llama.cpp aborts the process when a batch has fewer tokens than sequences.
-        raise EngineError(f"A context of {counted(n_ctx, 'token')} is too small. Use --n-ctx {MIN_N_CTX} or more.")
-    return replace(params, n_ctx=n_ctx, n_threads=params.n_threads or usable_cores())
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on, without hyper-threads where that can be known."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    physical = psutil.cpu_count(logical=False) or allowed
-    return max(1, min(allowed, physical))
-
-
-def _with_bos(chat_format: ChatFormat, bos: str) -> ChatFormat:
-    if bos and not chat_format.begin.startswith(bos):
-        return replace(chat_format, begin=bos + chat_format.begin)
-    return chat_format
-
-
-def _state_format(params: EngineParams, layout: StateLayout | None) -> str:
-    """What a whole state depends on besides the model: it is not converted, so the caches have to look the same."""
-    seen = f"{layout!r} {params.type_k.name} {params.type_v.name} {params.flash_attn}"
-    return hashlib.sha256(seen.encode()).hexdigest()[:32]

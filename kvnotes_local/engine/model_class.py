@@ -13,7 +13,7 @@ from kvnotes_local.engine import native
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.protocol import ModelClass
+from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.engine.rotation_hints import probing_n_ctx
 from kvnotes_local.engine.rotation_measurement import measure_rotation
 from kvnotes_local.errors import LayoutError, RotationError

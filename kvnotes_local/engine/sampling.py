@@ -8,7 +8,7 @@ from types import TracebackType
 import llama_cpp.llama_cpp as api
 
 from kvnotes_local.engine.context import LlamaContext
-from kvnotes_local.engine.protocol import Sampling
+from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.errors import EngineError
 
 

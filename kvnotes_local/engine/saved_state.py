@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvnotes_local.engine.artifact import ArtifactMeta, open_artifact
 from kvnotes_local.engine.artifact_writer import write_state_artifact
-from kvnotes_local.engine.protocol import ModelInfo
+from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.layout import StateLayout

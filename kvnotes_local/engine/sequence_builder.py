@@ -10,7 +10,9 @@ from pathlib import Path
 from kvnotes_local.engine.artifact import Artifact
 from kvnotes_local.engine.checkpoints import Checkpoints, go_back
 from kvnotes_local.engine.context import LlamaContext
-from kvnotes_local.engine.protocol import Applied, Decode, Graft, Keep, ModelClass, Part, Progress, Splice
+from kvnotes_local.engine.model_info import ModelClass
+from kvnotes_local.engine.plan import Applied, Decode, Graft, Keep, Part, Splice
+from kvnotes_local.engine.protocol import Progress
 from kvnotes_local.engine.rows_transfer import RowsTransfer, TransferStats
 from kvnotes_local.errors import ContextFullError, EngineError
 from kvnotes_local.kv.layout import StateRows

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.errors import EngineCrashed
 
 OPERATIONS = {

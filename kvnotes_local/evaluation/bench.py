@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kvnotes_local.engine.protocol import Engine, ModelClass
+from kvnotes_local.engine.model_info import ModelClass
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.decision_cases import decision_texts
 from kvnotes_local.notebook.edit import EditLevel

@@ -11,7 +11,9 @@ import numpy as np
 from kvnotes_local.engine.artifact import open_artifact
 from kvnotes_local.engine.artifact_meta import text_sha256
 from kvnotes_local.engine.artifact_writer import write_artifact
-from kvnotes_local.engine.protocol import ArtifactLabels, CompileJob, Engine, Part, Splice
+from kvnotes_local.engine.compile_job import ArtifactLabels, CompileJob
+from kvnotes_local.engine.plan import Part, Splice
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.engine.turns import TurnTokenizer
 from kvnotes_local.evaluation.fidelity import (
     Fidelity,

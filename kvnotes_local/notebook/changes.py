@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvnotes_local.engine.protocol import Part
+from kvnotes_local.engine.plan import Part
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.notebook.plan import PlanBuilder
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens, merge_runs, start_of

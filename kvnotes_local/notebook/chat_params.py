@@ -6,7 +6,8 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 
-from kvnotes_local.engine.protocol import ModelInfo, Sampling
+from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.notebook.on_full import OnFull
 
 DEFAULT_MAX_TOKENS = 512

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.protocol import Engine, Generation, ModelClass, Progress, Sampling, StopReason
+from kvnotes_local.engine.generation import Generation, Sampling, StopReason
+from kvnotes_local.engine.model_info import ModelClass
+from kvnotes_local.engine.protocol import Engine, Progress
 from kvnotes_local.errors import EngineLost, SkillError, UsageError
 from kvnotes_local.notebook.answering import Answering
 from kvnotes_local.notebook.auto_edit import settle
-from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, field_values, find_skill
+from kvnotes_local.notebook.changes import Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
-from kvnotes_local.notebook.context_room import turns_to_drop, with_room
+from kvnotes_local.notebook.context_room import with_room
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import edit_field
-from kvnotes_local.notebook.history import History
 from kvnotes_local.notebook.listening import OnText, listen
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.reply import Reply
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
+from kvnotes_local.notebook.segment_changes import drop_skill, replace_segment
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.notebook.skill_splicer import SkillSplicer
+from kvnotes_local.notebook.working_chat import OnChange, WorkingChat
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 
 _EDIT_ROOM = 48
 """Tokens that an edit may need beside the value: the words of an erratum and its turn."""
-
-MakeChange = Callable[[tuple[Segment, ...], int], Change]
-"""Makes a change of segments of which so many tokens are cached."""
-
-OnChange = Callable[[tuple[Segment, ...], str], None]
-"""Called after every change with the segments and the operation: the place to store them."""
 
 
 class Notebook:
@@ -67,17 +63,18 @@ class Notebook:
         on_full: OnFull = OnFull.DROP_OLDEST,
         on_change: OnChange | None = None,
     ) -> None:
-        self.on_full = on_full
-        self.on_change = on_change or (lambda segments, what: None)
         self.engine = engine
         self._library = library
         self._compiler = compiler
         self._notice = on_notice or (lambda text: None)
         self._factory = SegmentFactory(engine)
-        self._cache = ChatCache(engine, self._notice)
-        self._history = History(self._cache)
-        self._unsettled: dict[str, str] = {}
-        self.segments: tuple[Segment, ...] = self._factory.beginning(system, values or {})
+        self._chat = WorkingChat(
+            ChatCache(engine, self._notice),
+            self._factory.beginning(system, values or {}),
+            on_full,
+            on_change or (lambda segments, what: None),
+            self._notice,
+        )
 
     @classmethod
     def resume(
@@ -95,25 +92,45 @@ class Notebook:
             seq = None
         if seq is not None:
             notebook._cache.replace_sequence(seq)
-        held = notebook._cache.n_cached
+        held = notebook.n_cached
         restored = seq is not None and list(engine.tokens(seq)) == all_tokens(segments)[:held]
-        notebook.segments = segments if restored else notebook._cache.rebuild(segments)
+        notebook._chat.segments = segments if restored else notebook._cache.rebuild(segments)
         notebook._close_open_answer()
         return notebook, restored
 
     def park(self, key: str, *, on_disk: bool = False) -> bool:
         """Leave the context but keep the state under ``key`` for ``resume``; False where there is no room for it. Fields that
         wait for a question to be settled for get the default level now."""
-        for name, value in list(self._unsettled.items()):
+        for name, value in list(self._chat.unsettled.items()):
             self.set(name, value)
         return self._cache.park(key, on_disk=on_disk)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._chat.segments
+
+    @property
+    def on_full(self) -> OnFull:
+        return self._chat.on_full
+
+    @on_full.setter
+    def on_full(self, on_full: OnFull) -> None:
+        self._chat.on_full = on_full
+
+    @property
+    def on_change(self) -> OnChange:
+        return self._chat.on_change
+
+    @on_change.setter
+    def on_change(self, on_change: OnChange) -> None:
+        self._chat.on_change = on_change
+
+    @property
     def tokens(self) -> list[int]:
         """All tokens of the chat; a token's position is its index."""
-        return all_tokens(self.segments)
+        return self._chat.tokens
 
     @property
     def n_cached(self) -> int:
@@ -128,7 +145,7 @@ class Notebook:
     @property
     def fields(self) -> dict[str, str]:
         """Value of each field, also of those that are settled at the next question."""
-        return field_values(self.segments) | self._unsettled
+        return self._chat.fields
 
     def check(self) -> None:
         """Verify that engine and chat agree. Raises EngineError."""
@@ -153,13 +170,11 @@ class Notebook:
 
     def say(self, user: str, assistant: str) -> None:
         """Append an exchange as it is, without asking the model."""
-        self._history.did(self._cache.remember(self.segments))
-        self.segments += (self._factory.user(user, self._last), self._factory.assistant(assistant))
-        self.on_change(self.segments, "say")
+        self._chat.append((self._factory.user(user, self._last), self._factory.assistant(assistant)), "say")
 
     def read(self, *, progress: Progress | None = None) -> None:
         """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
-        self._apply(Draft(self.segments, self.n_cached).keep().change(), progress=progress)
+        self._chat.apply(Draft(self.segments, self.n_cached).keep().change(), progress=progress)
 
     def forget_cost(self) -> None:
         """Let the next proof begin here: what the chat cost so far is not counted in it."""
@@ -213,7 +228,7 @@ class Notebook:
                 progress=progress,
             )
 
-        self._change(make, f"splice {name}", room=at is None, progress=progress)
+        self._chat.change(make, f"splice {name}", room=at is None, progress=progress)
         return self.segments[-1 if at is None else at]
 
     def ask(
@@ -241,20 +256,22 @@ class Notebook:
         info = self.engine.info
         room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
         edits: tuple[EditResult, ...] = ()
-        with self._as_a_whole():
+        with self._chat.as_a_whole():
             present = field_values(base)
-            self._unsettled = {name: value for name, value in self._unsettled.items() if name in present}
-            room -= sum(_EDIT_ROOM + 2 * len(self._factory.tokens_of(value)) for value in self._unsettled.values())
+            self._chat.unsettled = {name: value for name, value in self._chat.unsettled.items() if name in present}
+            room -= sum(_EDIT_ROOM + 2 * len(self._factory.tokens_of(value)) for value in self._chat.unsettled.values())
             strip_reasoning = info.model_class is ModelClass.SPLICE
             draft = with_room(base, self.n_cached, room, self.on_full, strip_reasoning, self._notice)
-            if self._unsettled:
-                self._apply(draft.change(), progress=progress)
+            if self._chat.unsettled:
+                self._chat.apply(draft.change(), progress=progress)
                 asked = question.tokens + opening.tokens
-                self.segments, edits = settle(self._cache, self._factory, self.segments, self._unsettled, asked)
-                self._unsettled = {}
+                self._chat.segments, edits = settle(
+                    self._cache, self._factory, self.segments, self._chat.unsettled, asked
+                )
+                self._chat.unsettled = {}
                 draft = Draft(self.segments, self.n_cached).keep()
             draft.read(question).read(opening)
-            self._apply(draft.change(), logits=True, progress=progress)
+            self._chat.apply(draft.change(), logits=True, progress=progress)
         self.on_change(self.segments, "ask")
         n_read = len(self.tokens)
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
@@ -276,8 +293,7 @@ class Notebook:
         )
         self.forget_cost()
         segment = replace(segment, proof=proof)
-        self.segments = (*self.segments[:-1], segment)
-        self.on_change(self.segments, "answer")
+        self._chat.replace((*self.segments[:-1], segment), "answer")
         if answering.failed is not None:
             raise answering.failed
         return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
@@ -309,15 +325,15 @@ class Notebook:
             known = ", ".join(self.fields) or "it has none"
             raise UsageError(f"The chat has no field {name!r}. Its fields: {known}.")
         if level is EditLevel.AUTO:
-            self._unsettled.pop(name, None)
-            self._unsettled[name] = value
+            self._chat.unsettled.pop(name, None)
+            self._chat.unsettled[name] = value
             return EditResult(name, value, level, 0, 0, "settled at the next question")
 
         def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
             return edit_field(segments, n_cached, self._factory, name, value, level, window)
 
-        cost = self._change(make, f"set {name}", progress=progress)
-        self._unsettled.pop(name, None)
+        cost = self._chat.change(make, f"set {name}", progress=progress)
+        self._chat.unsettled.pop(name, None)
         return EditResult(name, value, level, cost.prefilled, cost.moved, "as asked")
 
     def drop(self, name: str, *, clean: bool = False, progress: Progress | None = None) -> Proof:
@@ -326,17 +342,10 @@ class Notebook:
         if find_skill(self.segments, name) is None:
             raise UsageError(f"The chat has no skill {name!r}. Its skills: {', '.join(self.skills) or 'none'}.")
 
-        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
-            index = find_skill(segments, name)
-            assert index is not None
-            draft = Draft(segments, n_cached).keep(0, index).changed(EVERYTHING if clean else 0).keep(index + 1)
-            if not clean:
-                draft.read(self._factory.dropped_skill_erratum(name))
-            return draft.change()
-
-        cost = self._change(make, f"drop {name}", progress=progress)
+        make = drop_skill(name, None if clean else self._factory.dropped_skill_erratum(name))
+        cost = self._chat.change(make, f"drop {name}", progress=progress)
         left = field_values(self.segments)
-        self._unsettled = {field: value for field, value in self._unsettled.items() if field in left}
+        self._chat.unsettled = {field: value for field, value in self._chat.unsettled.items() if field in left}
         return cost
 
     def edit(self, index: int, text: str, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
@@ -346,12 +355,8 @@ class Notebook:
         """
         self._user_turn(index)
         new = self._factory.user(text, self.segments[index - 1] if index else None)
-
-        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
-            draft = Draft(segments, n_cached).keep(0, index).read(new).changed(EVERYTHING if recompute else 0)
-            return draft.keep(index + 1).change()
-
-        return self._change(make, "edit", room=False, progress=progress)
+        make = replace_segment(index, new, recompute=recompute)
+        return self._chat.change(make, "edit", room=False, progress=progress)
 
     def delete(self, index: int, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
         """Take segment ``index`` out; what follows is moved and stale, or read again.
@@ -360,25 +365,18 @@ class Notebook:
         """
         if not 0 <= index < len(self.segments) or self.segments[index].kind is Kind.SYSTEM:
             raise UsageError(f"Segment {index} cannot be deleted.")
-
-        def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
-            draft = Draft(segments, n_cached).keep(0, index).changed(EVERYTHING if recompute else 0)
-            return draft.keep(index + 1).change()
-
-        return self._change(make, "delete", room=False, progress=progress)
+        make = replace_segment(index, None, recompute=recompute)
+        return self._chat.change(make, "delete", room=False, progress=progress)
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
     def undo(self) -> bool:
         """Take the last change back; False when there is none. A field that waits for the next question counts as one."""
-        if self._unsettled:
-            self._unsettled.popitem()
-            return True
-        return self._step(self._history.undo(self.segments), "undo")
+        return self._chat.undo()
 
     def redo(self) -> bool:
         """Make the change that was taken back; False when there is none."""
-        return self._step(self._history.redo(self.segments), "redo")
+        return self._chat.redo()
 
     def fork(self, at: int | None = None) -> Notebook:
         """A new chat that begins like this one, up to segment ``at`` (None: all of it); cells are shared, not copied.
@@ -390,15 +388,7 @@ class Notebook:
             raise UsageError(f"The chat has {len(self.segments)} segments; it cannot be forked at {place}.")
         twin = Notebook.__new__(Notebook)
         twin.__dict__.update(self.__dict__)
-        twin.segments = self.segments[:place]
-        length = min(self.n_cached, len(twin.tokens))
-        try:
-            twin._cache = ChatCache(self.engine, self._notice, self._cache.fork(length))
-        except EngineLost:
-            twin._cache = ChatCache(self.engine, self._notice)
-        twin._cache.speed = self._cache.speed
-        twin._history, twin._unsettled = History(twin._cache), dict(self._unsettled)
-        twin.on_change = lambda segments, what: None
+        twin._chat = self._chat.fork(place)
         return twin
 
     def close(self) -> None:
@@ -408,51 +398,12 @@ class Notebook:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @property
+    def _cache(self) -> ChatCache:
+        return self._chat.cache
+
+    @property
     def _last(self) -> Segment | None:
         return self.segments[-1] if self.segments else None
-
-    def _change(self, make: MakeChange, what: str, *, room: bool = True, progress: Progress | None = None) -> Proof:
-        """Make a change that can be taken back; returns what it cost. ``room``: where the context is full, the oldest turns
-        leave first."""
-        before = self._cache.cost
-        with self._as_a_whole():
-            change = make(self.segments, self.n_cached)
-            excess = len(all_tokens(change.segments)) - self.engine.info.n_ctx
-            left = len(self.tokens) - excess
-            if room and excess > 0 and turns_to_drop(self.segments, left):
-                draft = with_room(self.segments, self.n_cached, left, self.on_full, False, self._notice)
-                self._apply(draft.change(), progress=progress)
-                change = make(self.segments, self.n_cached)
-            self._apply(change, progress=progress)
-        self.on_change(self.segments, what)
-        return self._cache.cost.since(before)
-
-    @contextmanager
-    def _as_a_whole(self) -> Iterator[None]:
-        """What is done inside is one step that can be taken back; an error takes it back at once."""
-        state, unsettled = self._cache.remember(self.segments), dict(self._unsettled)
-        try:
-            yield
-        except BaseException:
-            if self.segments is state.segments:
-                self._cache.forget([state])
-            else:
-                self.segments = state.segments
-                self._cache.come_back_or_begin_anew(state)
-            self._unsettled = unsettled
-            raise
-        self._history.did(state)
-
-    def _apply(self, change: Change, *, logits: bool = False, progress: Progress | None = None) -> None:
-        self.segments = self._cache.apply(change, is_question=logits, logits=logits, progress=progress)
-
-    def _step(self, segments: tuple[Segment, ...] | None, what: str) -> bool:
-        if segments is None:
-            return False
-        self.segments = segments
-        self._unsettled.clear()
-        self.on_change(self.segments, what)
-        return True
 
     def _close_open_answer(self) -> None:
         """An answer that never began, because the program ended or the engine failed, becomes an empty one that was stopped."""
@@ -460,8 +411,7 @@ class Notebook:
         last = self._last
         if last is not None and last.kind is Kind.ASSISTANT and last.tokens == opening.tokens:
             empty = Generation(stop_reason=StopReason.STOPPED)
-            self.segments = (*self.segments[:-1], self._factory.answer(opening, empty, ""))
-            self.on_change(self.segments, "answer")
+            self._chat.replace((*self.segments[:-1], self._factory.answer(opening, empty, "")), "answer")
 
     def _place(self, at: int | None) -> int:
         place = len(self.segments) if at is None else at

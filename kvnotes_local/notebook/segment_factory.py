@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kvnotes_local.engine.chat_format import REASONING_CLOSE, REASONING_OPEN
-from kvnotes_local.engine.protocol import Engine, Generation, StopReason
+from kvnotes_local.engine.generation import Generation, StopReason
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.engine.turns import TurnTokenizer, TurnTokens
 from kvnotes_local.notebook.errata import dropped_skill_erratum, field_erratum
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, make_segment

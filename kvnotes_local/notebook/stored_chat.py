@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.protocol import Engine, Sampling
+from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.chat_store import ChatStore, new_chat_id

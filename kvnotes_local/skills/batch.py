@@ -6,15 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvnotes_local.engine.protocol import (
-    BatchCost,
-    CompileEvent,
-    Engine,
-    JobDone,
-    JobFailed,
-    JobSkipped,
-    Splice,
-)
+from kvnotes_local.engine.compile_job import BatchCost, CompileEvent, JobDone, JobFailed, JobSkipped
+from kvnotes_local.engine.plan import Splice
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler

@@ -12,7 +12,9 @@ from pathlib import Path
 from kvnotes_local.engine.artifact import artifact_key, open_artifact
 from kvnotes_local.engine.artifact_meta import ArtifactKind, text_sha256
 from kvnotes_local.engine.chat_format import Wrapper
-from kvnotes_local.engine.protocol import ArtifactLabels, Compiled, Engine, ModelClass, Progress
+from kvnotes_local.engine.compile_job import ArtifactLabels, Compiled
+from kvnotes_local.engine.model_info import ModelClass
+from kvnotes_local.engine.protocol import Engine, Progress
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import TurnPiece, TurnTokenizer, TurnTokens
 from kvnotes_local.errors import ArtifactError, SkillError

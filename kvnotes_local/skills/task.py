@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvnotes_local.engine.protocol import ArtifactLabels, CompileJob
+from kvnotes_local.engine.compile_job import ArtifactLabels, CompileJob
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import TurnTokens
 

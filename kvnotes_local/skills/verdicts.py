@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.protocol import ModelInfo
+from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.errors import KvnotesError
 
 _FORMAT = 1

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvnotes_local.engine.protocol import Sampling
+from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.segment import Kind

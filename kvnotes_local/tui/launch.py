@@ -11,7 +11,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from kvnotes_local.cli.options import EngineOptions
-from kvnotes_local.engine.protocol import Engine, EngineParams
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.tui.app import KvnotesApp

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from kvnotes_local.engine.protocol import ModelInfo
+from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.edit import EditResult
 from kvnotes_local.notebook.proof import Proof

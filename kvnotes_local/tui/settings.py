@@ -12,7 +12,7 @@ import tomlkit
 from tomlkit.exceptions import ParseError
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.protocol import Sampling
+from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.edit import EditLevel

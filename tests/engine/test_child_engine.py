@@ -16,19 +16,12 @@ import psutil
 import pytest
 
 from kvnotes_local.engine.child_engine import ChildEngine
+from kvnotes_local.engine.compile_job import ArtifactLabels, CompileJob
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.generation import Sampling, StopReason
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import (
-    ArtifactLabels,
-    CompileJob,
-    Decode,
-    Engine,
-    EngineParams,
-    Graft,
-    Keep,
-    Sampling,
-    Splice,
-    StopReason,
-)
+from kvnotes_local.engine.plan import Decode, Graft, Keep, Splice
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import Cancelled, ContextFullError, EngineError, EngineLost, ModelError
 from kvnotes_local.kv.layout import GGMLType
 from tests.zoo import zoo_model
@@ -200,7 +193,9 @@ PARENT = """
 import sys
 from pathlib import Path
 from kvnotes_local import ChildEngine
-from kvnotes_local.engine.protocol import Decode, EngineParams, Sampling
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.engine.plan import Decode
 engine = ChildEngine(Path(sys.argv[1]), EngineParams(n_ctx=1024, n_threads=1), cache_dir=Path(sys.argv[2]))
 seq = engine.new_sequence()
 engine.apply(seq, [Decode((5, 6, 7))])

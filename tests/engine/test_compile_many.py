@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from kvnotes_local.engine.artifact import open_artifact
-from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import (
+from kvnotes_local.engine.compile_job import (
     ArtifactLabels,
     CompileEvent,
     CompileJob,
@@ -25,6 +24,7 @@ from kvnotes_local.engine.protocol import (
     JobProgress,
     JobSkipped,
 )
+from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import Cancelled, DiskFullError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import StateRows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import Decode, Graft, Keep, Part
+from kvnotes_local.engine.plan import Decode, Graft, Keep, Part
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import GGMLType
 from tests.conftest import MakeEngine

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import Decode, Keep
+from kvnotes_local.engine.plan import Decode, Keep
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import GGMLType, StateRows
 from kvnotes_local.kv.state import parse_state, write_state

@@ -18,9 +18,9 @@ import pytest
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.context import LlamaContext
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import GGMLType, StateRows
 from kvnotes_local.kv.state import parse_state

@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 from kvnotes_local.engine import llama_engine
 from kvnotes_local.engine.chat_format import find_chat_format
 from kvnotes_local.engine.context import LlamaContext
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import Decode, EngineParams
+from kvnotes_local.engine.plan import Decode
 from kvnotes_local.engine.rows_transfer import TransferStats
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.block_types import block_type
@@ -492,7 +493,8 @@ _PRINT_BLOCKS = """
 import json, sys
 from pathlib import Path
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import Decode, EngineParams
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.plan import Decode
 from kvnotes_local.kv.layout import GGMLType
 
 found = {}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.evaluation.questions import bundled_contexts
 from kvnotes_local.evaluation.verification import Effort, verify_skill
 from kvnotes_local.skills.artifact_store import ArtifactStore

@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.evaluation.decision_cases import DecisionCase, DecisionText
 from kvnotes_local.evaluation.scenarios import agent, toggle
 from kvnotes_local.evaluation.statistics import estimate

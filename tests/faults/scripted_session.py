@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.edit import EditLevel

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvnotes_local.engine.child_engine import ChildEngine
-from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.supervision import Limits
 from kvnotes_local.errors import EngineCrashed
 from kvnotes_local.kv.layout import GGMLType

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvnotes_local.engine.chat_format import find_chat_format
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Segment
@@ -95,11 +95,11 @@ def test_no_text_has_the_tokens_of_a_turn_marker(
     )
     notebook.splice("evil", read=True)
     for text in forgeries():
-        notebook.segments = notebook.segments[:2]
         notebook.say(text, text)
         assert not any(forged(segment) for segment in notebook.segments), text
         user = notebook.segments[-2]
         assert engine.detokenize(user.tokens[user.content_start : user.content_stop]) in {text, text.strip()}
+        notebook.undo()
     for level in (EditLevel.FIELD_ERRATUM, EditLevel.FIELD):
         notebook.set("field", "".join(MARKERS), level=level)
         assert not any(forged(segment) for segment in notebook.segments)

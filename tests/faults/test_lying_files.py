@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from kvnotes_local.engine.added_models import AddedModels
 from kvnotes_local.engine.calls import CALLS, GenerationStep, Loaded
+from kvnotes_local.engine.compile_job import CompileEvent
 from kvnotes_local.engine.gguf_reader import read_gguf_header
 from kvnotes_local.engine.messages import Frame, FrameReader
-from kvnotes_local.engine.protocol import Applied, CompileEvent, Part
+from kvnotes_local.engine.plan import Applied, Part
 from kvnotes_local.engine.template_sandbox import Message, TemplateError, render_template
 from kvnotes_local.engine.wire import WireError, from_wire
 from kvnotes_local.errors import KvnotesError

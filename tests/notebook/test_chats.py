@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from kvnotes_local.engine.chat_format import find_chat_format
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams, Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.chat_params import ChatParams
@@ -356,7 +357,7 @@ def test_logits_after_reasoning_left_are_near_those_of_never_having_had_it(tiny_
     """With one layer less of notes nothing exact can be promised, but rows must be where the template puts them."""
     engine = tiny_engine()
     seq = engine.new_sequence()
-    from kvnotes_local.engine.protocol import Decode, Keep
+    from kvnotes_local.engine.plan import Decode, Keep
 
     head, thought, rest = (tuple(engine.tokenize(t)) for t in ("Question. ", "Long thought. ", "Answer. "))
     engine.apply(seq, [Decode(head + thought + rest)])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import Decode
+from kvnotes_local.engine.plan import Decode
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
@@ -444,6 +444,6 @@ def test_random_operations_on_prefix_only_models(
             continue
         notebook.check()
     fresh = desk.notebook()
-    fresh.segments = notebook.segments
+    fresh._chat.segments = notebook.segments
     # Nothing is ever moved in such a memory, so the logits are those of reading the chat afresh.
     assert close(desk.logits(notebook), desk.logits(fresh))

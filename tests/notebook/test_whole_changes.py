@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import EngineParams
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.context_room import turns_to_drop

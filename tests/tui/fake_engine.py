@@ -15,22 +15,12 @@ from numpy.typing import NDArray
 from kvnotes_local.engine.artifact_meta import ArtifactMeta
 from kvnotes_local.engine.artifact_writer import write_state_artifact
 from kvnotes_local.engine.chat_format import ChatFormat, Wrapper
-from kvnotes_local.engine.protocol import (
-    Applied,
-    Compiled,
-    CompileJob,
-    Decode,
-    EngineParams,
-    Generation,
-    Keep,
-    ModelClass,
-    ModelInfo,
-    Part,
-    Progress,
-    Sampling,
-    StopReason,
-    TokenEvent,
-)
+from kvnotes_local.engine.compile_job import Compiled, CompileJob
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.engine.model_info import ModelClass, ModelInfo
+from kvnotes_local.engine.plan import Applied, Decode, Keep, Part
+from kvnotes_local.engine.protocol import Progress
 from kvnotes_local.errors import Cancelled, EngineError
 
 PATIENCE = 30.0

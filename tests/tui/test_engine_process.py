@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvnotes_local.engine.child_engine import ChildEngine
-from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.tui.launch import open_engine
 from kvnotes_local.tui.news import AnswerEnded, BenchDone, ChatVerified, Failure, SkillVerified
 from tests.tui.conftest import Play

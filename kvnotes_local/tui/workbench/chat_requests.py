@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.protocol import Sampling
+from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.reply import Reply

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kvnotes_local.engine.protocol import Engine, EngineParams, Sampling
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import Cancelled, UsageError
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError

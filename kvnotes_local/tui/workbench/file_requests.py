@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvnotes_local.engine.protocol import EngineParams, ModelInfo
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.errors import KvnotesError, SkillError
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.last_session import LastSession
@@ -134,9 +135,9 @@ class EstimateMemory(FileRequest):
         return "Estimating memory"
 
     def run(self, desk: FileDesk) -> None:
+        from kvnotes_local.engine.engine_params import DEFAULT_N_CTX
         from kvnotes_local.engine.gguf_reader import read_gguf_header
         from kvnotes_local.engine.memory import check_memory
-        from kvnotes_local.engine.protocol import DEFAULT_N_CTX
 
         params = self.params
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvnotes_local.engine.protocol import EngineParams
+from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.chat_store import ChatStoreError
 from kvnotes_local.tui.news import ModelGone, ModelReady, Notice, WorkProgressed

@@ -1,0 +1,78 @@
+"""Parameters completed by what a model says of itself, and what is told to the layers above about it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from importlib.metadata import version
+
+import psutil
+
+from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
+from kvnotes_local.engine.engine_params import DEFAULT_N_CTX, EngineParams
+from kvnotes_local.engine.model import LlamaModel
+from kvnotes_local.engine.model_class import Classified
+from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.errors import EngineError
+from kvnotes_local.kv.layout import StateLayout
+from kvnotes_local.wording import counted
+
+MIN_N_CTX = 256
+
+
+def completed(params: EngineParams, model: LlamaModel) -> EngineParams:
+    """The parameters with what was left open chosen for this model. Raises EngineError for a context that is too small."""
+    n_ctx = params.n_ctx or min(DEFAULT_N_CTX, model.n_ctx_train or DEFAULT_N_CTX)
+    if n_ctx < MIN_N_CTX:
+        # llama.cpp aborts the process when a batch has fewer tokens than sequences.
+        raise EngineError(f"A context of {counted(n_ctx, 'token')} is too small. Use --n-ctx {MIN_N_CTX} or more.")
+    return replace(params, n_ctx=n_ctx, n_threads=params.n_threads or usable_cores())
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, without hyper-threads where that can be known."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or allowed
+    return max(1, min(allowed, physical))
+
+
+def describe(
+    model: LlamaModel, params: EngineParams, n_ctx: int, fingerprint: str, classified: Classified, whole_state: str
+) -> ModelInfo:
+    """``n_ctx``: tokens of the context as it was made. ``whole_state``: see ``state_format``."""
+    bos, eos = model.token_text(model.bos), model.token_text(model.eos)
+    return ModelInfo(
+        path=model.path,
+        name=model.path.stem,
+        arch=model.arch,
+        description=model.description,
+        fingerprint=fingerprint,
+        model_class=classified.model_class,
+        class_reason=classified.reason,
+        rotation_residual=classified.residual,
+        rotation_fingerprint=classified.rotation_fingerprint or whole_state,
+        n_params=model.n_params,
+        n_bytes=model.n_bytes,
+        n_ctx=n_ctx,
+        n_ctx_train=model.n_ctx_train,
+        n_swa=model.n_swa,
+        n_vocab=model.n_vocab,
+        type_k=params.type_k,
+        type_v=params.type_v,
+        kv_bytes_per_token=classified.bytes_per_token,
+        chat_format=_with_bos(find_chat_format(model.chat_template, bos, eos), bos if model.adds_bos else ""),
+        llama_cpp_version=version("llama-cpp-python"),
+    )
+
+
+def _with_bos(chat_format: ChatFormat, bos: str) -> ChatFormat:
+    if bos and not chat_format.begin.startswith(bos):
+        return replace(chat_format, begin=bos + chat_format.begin)
+    return chat_format
+
+
+def state_format(params: EngineParams, layout: StateLayout | None) -> str:
+    """What a whole state depends on besides the model: it is not converted, so the caches have to look the same."""
+    seen = f"{layout!r} {params.type_k.name} {params.type_v.name} {params.flash_attn}"
+    return hashlib.sha256(seen.encode()).hexdigest()[:32]
