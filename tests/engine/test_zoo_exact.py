@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kvnotes_local.engine import llama_engine
+from kvnotes_local.engine import model_description
 from kvnotes_local.engine.chat_format import find_chat_format
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.engine_params import EngineParams
@@ -95,7 +95,7 @@ SPLICE = [spec for spec in ZOO if spec.expected == "splice"]
 @pytest.fixture(autouse=True)
 def one_chat_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the zoo has the same template; analysing it would take a fifth of the time of these tests."""
-    monkeypatch.setattr(llama_engine, "find_chat_format", _CHAT_FORMAT)
+    monkeypatch.setattr(model_description, "find_chat_format", _CHAT_FORMAT)
 
 
 # phi3 has other frequency factors beyond 1,024 cells.
