@@ -41,7 +41,7 @@ def lint_skills(
     limits = ModelLimits()
     if model is not None:
         from kvnotes_local.cli.session import cache_directory, open_session
-        from kvnotes_local.skills.compiler import DEFAULT_REPAIR
+        from kvnotes_local.skills.compiler import default_repair
         from kvnotes_local.skills.speeds import SpeedMemory
 
         options = EngineOptions(model, KvType.F16, n_ctx, -1, threads, cache_dir)
@@ -52,7 +52,7 @@ def lint_skills(
                 output.note(
                     f"Not measured yet: from which length on splicing pays off on {info.name}. Compile a skill first."
                 )
-            limits = ModelLimits(info.n_ctx, info.n_swa, speed.pays_off_from(DEFAULT_REPAIR) if speed else None)
+            limits = ModelLimits(info.n_ctx, info.n_swa, speed.pays_off_from(default_repair(info)) if speed else None)
             for skill in skills:
                 if skill.body.strip():
                     lengths[skill.name] = len(session.compiler.turn(skill).tokens)

@@ -29,8 +29,10 @@ from kvnotes_local.engine.artifact_meta import (
 )
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.tensor_file import (
+    FileIdentity,
     TensorHeader,
     TensorSpec,
+    file_identity,
     map_tensors,
     read_tensor_header,
 )
@@ -202,7 +204,16 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
         raise artifact_error(path, f"cannot be read ({error})") from error
 
 
+_MAX_HEADERS = 64
+_HEADERS: dict[FileIdentity, tuple[TensorHeader, ArtifactMeta]] = {}
+"""Headers that were read and checked in this process: a splice looks its artifact up and opens it right after."""
+
+
 def _read_header(path: Path, file: BinaryIO) -> tuple[TensorHeader, ArtifactMeta]:
+    identity = file_identity(file)
+    known = _HEADERS.get(identity)
+    if known is not None:
+        return known
     try:
         header = read_tensor_header(file)
         meta = meta_from_strings(header.metadata)
@@ -211,6 +222,9 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[TensorHeader, ArtifactMeta
         raise OtherVersionError(str(artifact_error(path, str(error))), error.model_name) from error
     except (ArtifactError, LayoutError) as error:
         raise artifact_error(path, str(error)) from error
+    if len(_HEADERS) >= _MAX_HEADERS:
+        _HEADERS.clear()
+    _HEADERS[identity] = header, meta
     return header, meta
 
 

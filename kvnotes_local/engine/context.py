@@ -84,6 +84,7 @@ class LlamaContext:
         raw.n_batch = min(params.n_batch, params.n_ctx)
         raw.n_ubatch = min(params.n_ubatch, raw.n_batch)
         raw.n_seq_max = n_seq
+        self.n_threads = params.n_threads
         raw.n_threads = raw.n_threads_batch = params.n_threads
         raw.type_k = int(params.type_k)
         raw.type_v = int(params.type_v)

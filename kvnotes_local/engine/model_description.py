@@ -9,7 +9,8 @@ from importlib.metadata import version
 
 import psutil
 
-from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
+from kvnotes_local.engine.chat_format import ChatFormat
+from kvnotes_local.engine.chat_template import find_chat_format
 from kvnotes_local.engine.engine_params import DEFAULT_N_CTX, EngineParams
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.model_class import Classified

@@ -89,7 +89,9 @@ class RowsTransfer:
             raise EngineError("Rows of this model cannot be moved.")
         began = time.perf_counter()
         first = next(int(cache.pos[0]) for cache in rows.caches if cache.pos.size)
-        blob = reposition_into(rows, self.layout, self._rotation, start - first, self._converter)
+        blob = reposition_into(
+            rows, self.layout, self._rotation, start - first, self._converter, n_threads=self._context.n_threads
+        )
         moved = time.perf_counter()
         self.restore(blob, target, start)
         stats.reposition_seconds += moved - began
@@ -100,7 +102,7 @@ class RowsTransfer:
         """Rows turned by ``distance`` positions and converted to another layout; the context is not touched."""
         if self._rotation is None:
             raise EngineError("Rows of this model cannot be moved.")
-        return reposition(rows, to, self._rotation, distance, self._converter)
+        return reposition(rows, to, self._rotation, distance, self._converter, n_threads=self._context.n_threads)
 
     def restore_whole(self, state: memoryview, target: int) -> None:
         """Replace a sequence by a whole state (prefix-only models)."""

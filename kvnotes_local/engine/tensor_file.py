@@ -41,6 +41,10 @@ _SHA = re.compile(rb'"header_sha256":"([0-9a-f]{64})"')
 _NO_SHA = b'"header_sha256":"' + b"0" * 64 + b'"'
 
 
+FileIdentity = tuple[int, ...]
+"""Device, number, size and times of change of a file."""
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """Name, element type (as safetensors spells it) and shape of a tensor."""
@@ -244,7 +248,7 @@ def map_tensors(file: BinaryIO, header: TensorHeader, *, verify: bool = True) ->
     if whole.nbytes != header.file_bytes:
         raise ArtifactError("was changed while it was read")
     views = {name: whole[start : start + header.tensors[name].n_bytes] for name, start in header.starts.items()}
-    identity = _identity(file)
+    identity = file_identity(file)
     if verify and identity not in _VERIFIED:
         # zlib releases the interpreter lock; two threads are enough to reach memory speed.
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -258,12 +262,13 @@ def map_tensors(file: BinaryIO, header: TensorHeader, *, verify: bool = True) ->
 
 
 _MAX_VERIFIED = 4096
-_VERIFIED: set[tuple[int, ...]] = set()
+_VERIFIED: set[FileIdentity] = set()
 """Files whose checksums were found right in this process. A write in place changes the time of change, so such a file is
 verified again."""
 
 
-def _identity(file: BinaryIO) -> tuple[int, ...]:
+def file_identity(file: BinaryIO) -> FileIdentity:
+    """What changes whenever the file does, also by a write in place."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 

@@ -7,7 +7,6 @@ cache → live type. Values are only converted. What needs none of this is copie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,26 +14,27 @@ from numpy.typing import NDArray
 from kvnotes_local.errors import LayoutError, RotationError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.converter import NUMPY, RowConverter
-from kvnotes_local.kv.hadamard import check_block, hadamard_in_buffers
-from kvnotes_local.kv.layout import CacheLayout, CacheRows, LayerLayout, StateLayout, StateRows, TensorLayout
-from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, angles, check_rotation
-from kvnotes_local.kv.rotation_json import layer_key
-from kvnotes_local.kv.state import check_rows, store_rows
+from kvnotes_local.kv.hadamard import check_block
+from kvnotes_local.kv.layout import CacheLayout, CacheRows, StateLayout, StateRows
+from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, check_rotation
+from kvnotes_local.kv.row_jobs import RowJobs, row_jobs
+from kvnotes_local.kv.state import check_rows
 from kvnotes_local.kv.state_plan import CacheCells, CacheTarget, allocate_state
-from kvnotes_local.kv.turning import TurningTable
 
 Positions = Sequence[NDArray[np.integer]] | int | np.integer
 """New positions of every cache's cells, or one distance by which all cells move."""
-
-_CHUNK_ELEMENTS = 1 << 18
-"""Elements converted at a time. Measured on an AMD EPYC with 1 MiB of second-level cache a core: 2^18 are 6 to 17 % faster than
-2^16 (fewer calls from Python), 2^20 are slower again."""
 
 _MAX_POSITION = (1 << 31) - 1
 
 
 def reposition(
-    rows: StateRows, to: StateLayout, rotation: ModelRotation, positions: Positions, converter: RowConverter = NUMPY
+    rows: StateRows,
+    to: StateLayout,
+    rotation: ModelRotation,
+    positions: Positions,
+    converter: RowConverter = NUMPY,
+    *,
+    n_threads: int = 1,
 ) -> StateRows:
     """New rows in layout ``to``; ``rows`` stays as it is.
 
@@ -43,7 +43,7 @@ def reposition(
     """
     cells = _new_cells(rows, to, rotation, positions)
     targets = [_empty_target(cache, len(c.pos)) for cache, c in zip(to.caches, cells, strict=True)]
-    _convert(rows, to, rotation, cells, targets, converter)
+    _convert(rows, to, rotation, cells, targets, converter, n_threads)
     return StateRows(
         to,
         tuple(
@@ -62,11 +62,12 @@ def reposition_into(
     converter: RowConverter = NUMPY,
     *,
     seq_id: int = 0,
+    n_threads: int = 1,
 ) -> memoryview:
     """The same as ``write_state(reposition(…), seq_id)``, but the rows go straight into the blob."""
     cells = _new_cells(rows, to, rotation, positions)
     blob, targets = allocate_state(to, cells, seq_id)
-    _convert(rows, to, rotation, cells, targets, converter)
+    _convert(rows, to, rotation, cells, targets, converter, n_threads)
     return blob
 
 
@@ -127,23 +128,6 @@ def _empty_target(cache: CacheLayout, n: int) -> CacheTarget:
     )
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One tensor's rows that have to be converted. ``turn``: index of its rotation, None where nothing turns."""
-
-    source: NDArray[np.uint8]
-    target: NDArray[np.unsignedinteger]
-    old: TensorLayout
-    new: TensorLayout
-    old_block: int
-    new_block: int
-    turn: int | None = None
-
-    @property
-    def is_copy(self) -> bool:
-        return self.turn is None and self.old == self.new and self.old_block == self.new_block
-
-
 def _convert(
     rows: StateRows,
     to: StateLayout,
@@ -151,98 +135,10 @@ def _convert(
     cells: Sequence[CacheCells],
     targets: Sequence[CacheTarget],
     converter: RowConverter,
+    n_threads: int,
 ) -> None:
     for at, (cache, target) in enumerate(zip(rows.caches, targets, strict=True)):
         moved = bool((cache.pos != cells[at].pos).any())
         kinds: list[LayerRotation] = []
-        jobs = []
-        for job in _jobs(cache, target, rows.layout.caches[at], to.caches[at], rotation.caches[at], moved, kinds):
-            if job.is_copy:
-                store_rows(job.source, job.target)
-            else:
-                jobs.append(job)
-        if jobs and len(cache.pos):
-            # NaN and infinities are for validate_state to report; here they would only litter the terminal.
-            with np.errstate(all="ignore"):
-                _run(jobs, kinds, cache.pos, cells[at].pos, converter)
-
-
-def _jobs(
-    cache: CacheRows,
-    target: CacheTarget,
-    old: CacheLayout,
-    new: CacheLayout,
-    rotations: tuple[LayerRotation, ...],
-    moved: bool,
-    kinds: list[LayerRotation],
-) -> list[_Job]:
-    """Jobs of one cache; distinct rotations are collected in ``kinds``."""
-    known: dict[str, int] = {}
-    by_identity: dict[int, int] = {}
-    jobs: list[_Job] = []
-    layers: zip[tuple[LayerLayout, LayerLayout, LayerRotation]] = zip(old.layers, new.layers, rotations, strict=True)
-    for number, (was, will, layer) in enumerate(layers):
-        turn = None
-        if moved and layer.n_rot:
-            if id(layer) not in by_identity:
-                by_identity[id(layer)] = known.setdefault(layer_key(layer), len(kinds))
-                if by_identity[id(layer)] == len(kinds):
-                    kinds.append(layer)
-            turn = by_identity[id(layer)]
-        jobs.append(_Job(cache.k[number], target.k[number], was.k, will.k, old.k_hadamard, new.k_hadamard, turn))
-        source, destination = cache.v[number], target.v[number]
-        if was.v is not None and will.v is not None and source is not None and destination is not None:
-            jobs.append(_Job(source, destination, was.v, will.v, old.v_hadamard, new.v_hadamard))
-    return jobs
-
-
-def _run(
-    jobs: Sequence[_Job],
-    kinds: Sequence[LayerRotation],
-    old: NDArray[np.int32],
-    new: NDArray[np.int32],
-    converter: RowConverter,
-) -> None:
-    widest = max(job.new.n_embd for job in jobs)
-    step = max(1, _CHUNK_ELEMENTS // max(1, widest))
-    buffers = np.zeros((2, min(step, len(old)) * widest), np.float32)
-    distances = new.astype(np.int64) - old
-    alike = bool((distances == distances[0]).all())
-    fixed = [
-        TurningTable(kind, angles(kind, distances[:1]), min(step, len(old)))
-        if alike and kind.arithmetic is None
-        else None
-        for kind in kinds
-    ]
-    for start in range(0, len(old), step):
-        chunk = slice(start, min(start + step, len(old)))
-        # All layers of a chunk share its tables, which are thus computed once and stay in the cache.
-        tables = [
-            table or TurningTable(kind, angles(kind, new[chunk]) - angles(kind, old[chunk]), chunk.stop - chunk.start)
-            for kind, table in zip(kinds, fixed, strict=True)
-        ]
-        for job in jobs:
-            _run_chunk(job, chunk, None if job.turn is None else tables[job.turn], buffers, converter)
-
-
-def _run_chunk(
-    job: _Job, chunk: slice, table: TurningTable | None, buffers: NDArray[np.float32], converter: RowConverter
-) -> None:
-    m, n = chunk.stop - chunk.start, job.new.n_embd
-    now = buffers[0, : m * n].reshape(m, n)
-    spare = buffers[1, : m * n].reshape(m, n)
-    converter.dequantize(job.old.type, np.ascontiguousarray(job.source[chunk]), now)
-    undo, redo = job.old_block, job.new_block
-    if table is None and undo == redo:
-        undo = redo = 0  # the transform is its own inverse
-    now, spare = hadamard_in_buffers(now, undo, spare)
-    if table is not None:
-        table.turn(now, spare)
-    now, spare = hadamard_in_buffers(now, redo, spare)
-    target = job.target[chunk]
-    if target.dtype == np.uint8:
-        converter.quantize(job.new.type, now, target.view(np.uint8))
-    else:
-        packed = np.empty((m, tensor_row_bytes(job.new)), np.uint8)
-        converter.quantize(job.new.type, now, packed)
-        store_rows(packed, target)
+        jobs = row_jobs(cache, target, rows.layout.caches[at], to.caches[at], rotation.caches[at], moved, kinds)
+        RowJobs(jobs, kinds, cache.pos, cells[at].pos, converter).run(n_threads)

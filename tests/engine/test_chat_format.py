@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from kvnotes_local.engine.chat_format import ChatFormat, find_chat_format
+from kvnotes_local.engine.chat_format import ChatFormat
+from kvnotes_local.engine.chat_template import find_chat_format
 from kvnotes_local.engine.template_sandbox import Message, TemplateError, render_template
 from tests.engine.chat_templates import TEMPLATES
 

@@ -29,7 +29,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kvnotes_local.engine import model_description
-from kvnotes_local.engine.chat_format import find_chat_format
+from kvnotes_local.engine.chat_template import find_chat_format
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.live_layout import read_live_layout

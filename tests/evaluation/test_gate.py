@@ -20,7 +20,7 @@ from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Freshness
 from kvnotes_local.skills.artifact_store import ArtifactStore
-from kvnotes_local.skills.compiler import DEFAULT_REPAIR, SkillCompiler
+from kvnotes_local.skills.compiler import SkillCompiler, default_repair
 from kvnotes_local.skills.verdicts import Outcome, VerdictStore
 from tests.evaluation.samples import QUESTIONS, contexts, library, single_layer_model
 
@@ -176,7 +176,7 @@ class Chat:
 def test_a_skill_that_passed_is_spliced_with_the_measured_seam(open_engine: OpenEngine, tmp_path: Path) -> None:
     engine = open_engine()
     chat = Chat(engine, tmp_path)
-    assert chat.compiler.compile(chat.library.get("lamp")).repair_tokens == DEFAULT_REPAIR
+    assert chat.compiler.compile(chat.library.get("lamp")).repair_tokens == default_repair(chat.engine.info)
     assert chat.verify(engine).best.repair_tokens == 0
     assert chat.compiler.compile(chat.library.get("lamp")).repair_tokens == 0
     segment = chat.notebook.splice("lamp")

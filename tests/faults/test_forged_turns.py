@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.chat_format import find_chat_format
+from kvnotes_local.engine.chat_template import find_chat_format
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.notebook.edit import EditLevel

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.engine.chat_format import find_chat_format
+from kvnotes_local.engine.chat_template import find_chat_format
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.engine.llama_engine import LlamaEngine
