@@ -176,11 +176,13 @@ class Chat:
 def test_a_skill_that_passed_is_spliced_with_the_measured_seam(open_engine: OpenEngine, tmp_path: Path) -> None:
     engine = open_engine()
     chat = Chat(engine, tmp_path)
-    assert chat.compiler.compile(chat.library.get("lamp")).repair_tokens == default_repair(chat.engine.info)
+    assert chat.compiler.compile(chat.library.get("lamp")).repair_tokens == default_repair(engine.info)
     assert chat.verify(engine).best.repair_tokens == 0
-    assert chat.compiler.compile(chat.library.get("lamp")).repair_tokens == 0
+    verdict = chat.compiler.compile(chat.library.get("lamp")).verdict
+    assert verdict is not None
+    chat.verdicts.put(replace(verdict, repair_tokens=3))
     segment = chat.notebook.splice("lamp")
-    assert [run.freshness for run in segment.runs] == [Freshness.SPLICED]
+    assert next((run.freshness, run.n_tokens) for run in segment.runs) == (Freshness.REPAIRED, 3)
     assert chat.notices == []
 
 

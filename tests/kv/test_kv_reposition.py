@@ -245,9 +245,38 @@ def test_chunking_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     to = with_types(layout, F32, F32, block=64)
     new = [c.pos * 3 for c in rows.caches]
     whole = decoded(reposition(rows, to, rotation_for(to), new))
-    monkeypatch.setattr("kvnotes_local.kv.reposition._CHUNK_ELEMENTS", 64 * 7)
+    monkeypatch.setattr("kvnotes_local.kv.row_jobs._CHUNK_ELEMENTS", 64 * 7)
     for x, y in zip(whole, decoded(reposition(rows, to, rotation_for(to), new)), strict=True):
         np.testing.assert_allclose(x, y, atol=2e-6)
+
+
+@pytest.mark.parametrize("n_threads", [2, 3, 64])
+@pytest.mark.parametrize("name", ["plain F16", "Q8_0", "flash attention off", "sliding window", "M-RoPE"])
+def test_threads_do_not_show(name: str, n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = LAYOUTS[name]
+    rows = random_rows(layout, (50, 31)[: len(layout.caches)])
+    new = [c.pos * 3 for c in rows.caches]
+    one = reposition_into(rows, layout, rotation_for(layout), new)
+    monkeypatch.setattr("kvnotes_local.kv.row_jobs._WORTH_A_THREAD", 1)
+    many = reposition_into(rows, layout, rotation_for(layout), new, n_threads=n_threads)
+    for x, y in zip(
+        decoded(parse_state(one, layout)), decoded(parse_state(many, layout)), strict=True
+    ):  # BLAS may round otherwise in products of other sizes
+        np.testing.assert_allclose(x, y, rtol=2e-2, atol=2e-3)
+    if name != "Q8_0":
+        assert bytes(one) == bytes(many)
+
+
+def test_an_error_in_a_thread_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvnotes_local.kv.row_jobs._WORTH_A_THREAD", 1)
+    rows = random_rows(LAYOUTS["plain F16"], (50,))
+
+    class Broken(Recorder):
+        def quantize(self, type: GGMLType, values: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
+            raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        reposition_into(rows, rows.layout, rotation_for(rows.layout), 5, Broken(), n_threads=2)
 
 
 def test_the_source_is_left_alone() -> None:
