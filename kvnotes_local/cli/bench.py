@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from kvnotes_local.evaluation.bench import BenchRow
 
 
+STAGES = {
+    "lookup_ms": "find",
+    "open_ms": "open",
+    "seam_ms": "seam",
+    "reposition_ms": "turn",
+    "restore_ms": "restore",
+    "question_ms": "question",
+    "rest_ms": "rest",
+}
+"""Fields of ``SpliceStages`` and their headings."""
+
+
 def register(app: typer.Typer) -> None:
     app.command("bench")(with_options(bench))
 
@@ -70,7 +82,7 @@ def series(rows: list[BenchRow]) -> dict[str, list[tuple[float, float]]]:
 
 def _show(output: Output, rows: list[BenchRow], *, edits: bool) -> None:
     output.table(
-        ["tokens", "all read", "skill read", "spliced, cold", "spliced", "in place", "speedup", "switch", "fork"],
+        ["tokens", "all read", "skill read", "spliced, cold", "spliced", "in place", "÷", "speedup", "switch", "fork"],
         [
             [
                 f"{row.n_skill_tokens:,}",
@@ -79,13 +91,27 @@ def _show(output: Output, rows: list[BenchRow], *, edits: bool) -> None:
                 "–" if row.cold_first_token_ms is None else human_ms(row.cold_first_token_ms),
                 human_ms(row.first_token_ms),
                 human_ms(row.prefix_hit_ms),
+                f"{row.over_prefix_hit:.2f}",
                 f"{row.speedup:.1f}×",
                 human_ms(row.switch_ms),
                 f"{row.fork_ms:.2f} ms",
             ]
             for row in rows
         ],
-        right=range(9),
+        right=range(10),
+    )
+    output.text("\nWhere the time of a splice and its question goes, in ms:")
+    output.table(
+        ["tokens", *STAGES.values(), "sum"],
+        [
+            [
+                f"{row.n_skill_tokens:,}",
+                *(f"{getattr(row.stages, name):.1f}" for name in STAGES),
+                f"{row.stages.total_ms:.0f}",
+            ]
+            for row in rows
+        ],
+        right=range(len(STAGES) + 2),
     )
     if edits and rows:
         output.text("\nA field changed, then the question:")

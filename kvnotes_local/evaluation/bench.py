@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.decision_cases import decision_texts
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
+from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -39,6 +40,28 @@ Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class SpliceStages:
+    """Where the time of a splice and its question goes, in milliseconds; the stages add up to the time to the first token.
+
+    ``lookup_ms``: skill, artifact and plan are found. ``open_ms``: the artifact is mapped and checked, cells are shared.
+    ``seam_ms``: the seam is computed. ``reposition_ms``: rows are turned and converted. ``restore_ms``: they are handed to
+    llama.cpp. ``question_ms``: the question is computed. ``rest_ms``: the plan of the question, undo, drawing the first token.
+    """
+
+    lookup_ms: float
+    open_ms: float
+    seam_ms: float
+    reposition_ms: float
+    restore_ms: float
+    question_ms: float
+    rest_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return float(sum(getattr(self, one.name) for one in fields(self)))
+
+
+@dataclass(frozen=True)
 class BenchRow:
     """One length. Milliseconds to the first token, medians of ``n`` runs, unless said otherwise.
 
@@ -46,7 +69,8 @@ class BenchRow:
     and skill in place, which is the limit. ``first_token_ms``: the skill spliced; of that, ``splice_ms`` is for the splice
     (seam included) and ``cold_first_token_ms`` the same with the artifact not in the page cache (None where that cannot be
     arranged). ``speedup``: recompute against splice. ``edit_ms``: a field of the skill changed, by level. ``switch_ms``: coming
-    back to a chat that was left, ``fork_ms``: a fork of it; both without a question. ``proof_error``: largest relative
+    back to a chat that was left, ``fork_ms``: a fork of it; both without a question. ``memcpy_ms``: as many bytes as the chat
+    with the skill has, copied. ``stages``: of the splice, medians one by one. ``proof_error``: largest relative
     difference of the time that the answers' proofs claim from the wall clock.
     """
 
@@ -64,8 +88,15 @@ class BenchRow:
     edit_ms: dict[str, float]
     switch_ms: float
     fork_ms: float
+    memcpy_ms: float
     compile_ms: float
+    stages: SpliceStages
     proof_error: float
+
+    @property
+    def over_prefix_hit(self) -> float:
+        """Time to the first token after a splice, as a multiple of that with everything in place."""
+        return self.first_token_ms / self.prefix_hit_ms
 
 
 def run_bench(
@@ -128,6 +159,7 @@ class _Length:
             "prefix hit": lambda: self._on(there, lambda twin: None),
             "switch": lambda: self._switch(there),
             "fork": lambda: self._fork(there),
+            "memcpy": lambda: self._memcpy(there),
         }
         cold = _can_drop_pages()
         if cold:
@@ -136,12 +168,14 @@ class _Length:
             ways[f"edit {level.value}"] = lambda level=level: self._on(  # type: ignore[misc]
                 there, lambda twin: twin.set(FIELD, "75 euros", level=level)
             )
+        self._stages: list[SpliceStages] = []
         self._splices: list[float] = []
         times: dict[str, list[float]] = {name: [] for name in ways}
         for name, way in ways.items():  # warm up
             self._step(f"{self._name}: warming up {name}")
             way()
         self._splices.clear()
+        self._stages.clear()
         self._proof_errors.clear()
         order = np.repeat(np.arange(len(ways)), repeat)
         rng.shuffle(order)
@@ -168,7 +202,14 @@ class _Length:
             edit_ms={level.value: median[f"edit {level.value}"] for level in EDIT_LEVELS if edits},
             switch_ms=median["switch"],
             fork_ms=median["fork"],
+            memcpy_ms=median["memcpy"],
             compile_ms=self._compiled.seconds * 1e3,
+            stages=SpliceStages(
+                **{
+                    one.name: float(np.median([getattr(run, one.name) for run in self._stages]))
+                    for one in fields(SpliceStages)
+                }
+            ),
             proof_error=max(self._proof_errors, default=0.0),
         )
 
@@ -197,10 +238,24 @@ class _Length:
             began = time.perf_counter()
             twin.splice(self._name, read=read, repair=self._repair)
             spliced = _since(began)
-            self._ask(twin, began)
+            change = twin.cost
+            proof = self._ask(twin, began)
+            total = _since(began)
             if not read and not cold:
                 self._splices.append(spliced)
-            return _since(began)
+                question = proof.decode_ms - change.decode_ms
+                self._stages.append(
+                    SpliceStages(
+                        lookup_ms=spliced - change.change_ms,
+                        open_ms=change.change_ms - change.decode_ms - change.reposition_ms - change.restore_ms,
+                        seam_ms=change.decode_ms,
+                        reposition_ms=change.reposition_ms,
+                        restore_ms=change.restore_ms,
+                        question_ms=question,
+                        rest_ms=total - spliced - question,
+                    )
+                )
+            return total
         finally:
             twin.close()
 
@@ -234,10 +289,18 @@ class _Length:
         twin.close()
         return took
 
-    def _ask(self, notebook: Notebook, began: float) -> None:
+    def _memcpy(self, notebook: Notebook) -> float:
+        source = np.ones(len(notebook.tokens) * self._engine.info.kv_bytes_per_token, np.uint8)
+        target = np.zeros_like(source)
+        began = time.perf_counter()
+        np.copyto(target, source)
+        return _since(began)
+
+    def _ask(self, notebook: Notebook, began: float) -> Proof:
         reply = notebook.ask(QUESTION, max_tokens=1)
         wall = _since(began)
         self._proof_errors.append(abs(reply.proof.change_ms + reply.proof.ttft_ms - wall) / wall)
+        return reply.proof
 
 
 def _skills(engine: Engine, folder: Path, lengths: Sequence[int]) -> tuple[SkillLibrary, list[str]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.converter import RowConverter
@@ -73,6 +76,18 @@ def row_jobs(
     return jobs
 
 
+@cache
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _one_thread_each() -> AbstractContextManager[object]:
+    """BLAS, which numpy multiplies matrices with, on the calling thread only: its own threads wait for each other in the many
+    small products of a Hadamard transform, which then take twice as long."""
+    limited: AbstractContextManager[object] = _thread_pools().limit(limits=1, user_api="blas")
+    return limited
+
+
 class RowJobs:
     """The jobs of one cache, for cells at positions ``old`` that go to ``new``; int32 (n_cells,)."""
 
@@ -97,12 +112,16 @@ class RowJobs:
             return
         elements = n_cells * sum(job.new.n_embd for job in self._jobs)
         n_threads = max(1, min(n_threads, elements // _WORTH_A_THREAD))
-        step = max(1, min(_CHUNK_ELEMENTS // self._widest, -(-n_cells // n_threads)))
+        # As many pieces for each thread: one piece too many would keep all but one thread waiting.
+        longest = max(1, _CHUNK_ELEMENTS // self._widest)
+        n_pieces = n_threads * -(-n_cells // (longest * n_threads))
+        step = -(-n_cells // n_pieces)
         starts = range(0, n_cells, step)
         if n_threads == 1:
-            self._run_pieces(starts, step)
+            with _one_thread_each():
+                self._run_pieces(starts, step)
             return
-        with ThreadPoolExecutor(n_threads) as pool:
+        with ThreadPoolExecutor(n_threads) as pool, _one_thread_each():
             for _ in pool.map(lambda first: self._run_pieces(starts[first::n_threads], step), range(n_threads)):
                 pass
 

@@ -176,6 +176,11 @@ class Notebook:
         """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
         self._chat.apply(Draft(self.segments, self.n_cached).keep().change(), progress=progress)
 
+    @property
+    def cost(self) -> Proof:
+        """What the chat cost since the last answer; counted in the next proof."""
+        return self._cache.cost
+
     def forget_cost(self) -> None:
         """Let the next proof begin here: what the chat cost so far is not counted in it."""
         self._cache.cost = Proof()

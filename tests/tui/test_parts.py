@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvnotes_local.evaluation.bench import BenchRow
+from kvnotes_local.evaluation.bench import BenchRow, SpliceStages
 from kvnotes_local.notebook.segment import Freshness, Run
 from kvnotes_local.tui.freshness import LOOKS, cells, count_tokens
 from kvnotes_local.tui.mailbox import Mailbox
@@ -19,6 +19,8 @@ from kvnotes_local.tui.themes import DAY, NIGHT
 
 N_PIECES = 3000
 KINDS = ("skill read", "from disk", "spliced", "in place")
+
+STAGES = SpliceStages(1, 2, 3, 4, 5, 6, 7)
 
 
 def test_reports_from_a_thread_are_joined_kept_in_order_and_bounded_in_rate() -> None:
@@ -111,7 +113,7 @@ def test_reasoning_is_told_from_what_is_said(text: str, opened: bool, expected: 
 
 def test_no_line_of_a_plot_is_wider_than_the_screen_even_where_splicing_is_slower() -> None:
     rows = [
-        BenchRow(n, 200, 8, 3, 900.0, 40.0, 40.0, 3.0, 99_999.0, 99_999.0, 0.1, {}, 3, 0.1, 6, 0.01)
+        BenchRow(n, 200, 8, 3, 900.0, 40.0, 40.0, 3.0, 99_999.0, 99_999.0, 0.1, {}, 3, 0.1, 2, 6, STAGES, 0.01)
         for n in (64, 99_999)
     ]
     for width in (80, 120, 200):

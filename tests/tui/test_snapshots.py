@@ -14,7 +14,7 @@ import pytest
 
 from kvnotes_local.engine.memory import MemoryEstimate
 from kvnotes_local.errors import EngineError
-from kvnotes_local.evaluation.bench import BenchRow
+from kvnotes_local.evaluation.bench import BenchRow, SpliceStages
 from kvnotes_local.notebook import chat_store, listening, notebook
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict
 from kvnotes_local.tui.news import BenchDone, ChatsListed, MemoryEstimated, ModelRow, ModelsListed
@@ -40,6 +40,8 @@ def may_return(days: int) -> bool:
 1. Ask for the receipt
 2. Be *polite*
 """
+
+STAGES = SpliceStages(1, 2, 3, 4, 5, 6, 7)
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +240,7 @@ def test_settings_log_help_palette_and_bench(album: Album) -> None:
             await stage.idle()
             await album.shot(stage, mode)
         rows = tuple(
-            BenchRow(n, 200, 8, 3, 6 * n, 4 * n, 40, n / 20, 50.0, 90.0, 4 * n / 50, {}, 3, 0.1, 6 * n, 0.01)
+            BenchRow(n, 200, 8, 3, 6 * n, 4 * n, 40, n / 20, 50.0, 90.0, 4 * n / 50, {}, 3, 0.1, 2, 6 * n, STAGES, 0.01)
             for n in (256, 1024)
         )
         stage.app.news.publish(BenchDone("Tiny-1B, KV F16", rows))
