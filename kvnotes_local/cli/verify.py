@@ -18,6 +18,7 @@ from kvnotes_local.skills.leads import DEFAULT_N_LEADS
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
+    from kvnotes_local.evaluation.fidelity import Fidelity
     from kvnotes_local.evaluation.gate import GateResult, Trial
 
 DEFAULT_SKILL = "night-clerk"
@@ -115,18 +116,17 @@ def _show(output: Output, name: str, result: GateResult, *, kept: bool) -> None:
     best = result.best
     n_tokens = sum(skill.n_tokens for skill in result.skills)
     output.text(f"\n{name}: {counted(n_tokens, 'token')}, {counted(noise.n_positions, 'position')}")
-    decided = f"{sum(one.same for one in noise.decisions)}/{len(noise.decisions)}" if noise.decisions else "–"
     rows = [
         [
             f"read again ({result.noise.source.value})",
             f"{noise.cosine_mean:.5f}",
             f"{noise.kl_mean:.5f}",
             f"{noise.top1_agreement:.3f}",
-            decided,
+            _decided(noise),
             "noise floor",
         ]
     ]
-    rows += [_row(trial, best) for trial in result.trials]
+    rows += [_row(trial, best, noise) for trial in result.trials]
     output.table(["", "cosine", "mean KL", "top-1", "decisions", ""], rows, right=(1, 2, 3, 4))
     if result.passed:
         seam = f"with {counted(best.repair_tokens, 'token')} at the seam computed" if best.repair_tokens else "as it is"
@@ -137,16 +137,26 @@ def _show(output: Output, name: str, result: GateResult, *, kept: bool) -> None:
         output.text(f"{name} fails: {'; '.join(best.failures)}. For this model {then}.")
 
 
-def _row(trial: Trial, best: Trial) -> list[str]:
+def _decided(fidelity: Fidelity, noise: Fidelity | None = None) -> str:
+    """Decisions that are the same; those that changed within noise are told apart."""
+    from kvnotes_local.evaluation.gate import flips_within_noise
+
+    if not fidelity.decisions:
+        return "–"
+    same = sum(one.same for one in fidelity.decisions)
+    unclear = 0 if noise is None else len(flips_within_noise(fidelity, noise))
+    return f"{same}/{len(fidelity.decisions)}" + (f", {unclear} within noise" if unclear else "")
+
+
+def _row(trial: Trial, best: Trial, noise: Fidelity) -> list[str]:
     one = trial.fidelity
-    decided = f"{sum(d.same for d in one.decisions)}/{len(one.decisions)}" if one.decisions else "–"
     said = ("passes" if trial.passed else "fails") + (", chosen" if trial is best and trial.passed else "")
     return [
         f"splice, seam of {trial.repair_tokens}",
         f"{one.cosine_mean:.5f}",
         f"{one.kl_mean:.5f}",
         f"{one.top1_agreement:.3f}",
-        decided,
+        _decided(one, noise),
         said,
     ]
 

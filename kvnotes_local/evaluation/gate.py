@@ -180,3 +180,9 @@ def check_can_splice(info: ModelInfo) -> None:
 def _finite(value: float, worst: float) -> float:
     """Rows that are rubbish give NaN, which a verdict cannot hold."""
     return value if isfinite(value) else worst
+
+
+def flips_within_noise(fidelity: Fidelity, noise: Fidelity) -> list[Decision]:
+    """Decisions that changed, but whose margin is not above what noise was seen to move a margin."""
+    clear = clear_decisions(fidelity, noise)
+    return [one for one in fidelity.decisions if not one.same and one not in clear]

@@ -200,7 +200,7 @@ def test_lint_names_line_and_reason_and_counts_with_a_model(kvnotes_here: Kvnote
     counted = document(kvnotes_here("skills", "lint", "loose", "brief", *common, "--json"))["findings"]
     messages = {(one["skill"], one["code"]): one["message"] for one in counted}
     assert "tokens take more than half of a context of 1024" in messages["loose", "crowded"]
-    assert "measured on this model: below 109" in messages["brief", "too-short"]
+    assert "measured on this model: below 101" in messages["brief", "too-short"]
 
 
 def test_remove_deletes_artifacts_and_never_skills(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvnotes_local.evaluation.fidelity import Decision, Fidelity
-from kvnotes_local.evaluation.gate import clear_decisions, failures
+from kvnotes_local.evaluation.gate import clear_decisions, failures, flips_within_noise
 from kvnotes_local.evaluation.logits import Closeness, compare_rows, cosine, kl_divergence
 
 
@@ -45,6 +45,8 @@ def test_a_clear_decision_must_be_the_same() -> None:
     assert "Which one?" in failures(flipped, noise)[0]
     assert failures(close_call, noise) == []
     assert len(clear_decisions(close_call, noise)) == 1
+    assert [one.margin for one in flips_within_noise(close_call, noise)] == [0.2]
+    assert flips_within_noise(flipped, noise) == []
 
 
 def test_every_reason_is_named() -> None:
