@@ -164,7 +164,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--questions", type=int, default=4, help="questions of each skill")
     parser.add_argument("--positions", type=int, default=32, help="tokens of each answer")
     parser.add_argument("--trials", type=int, default=160, help="questions to ask while looking for notes")
-    parser.add_argument("--domains", type=int, default=6, help="texts with decisions, each in both directions")
+    parser.add_argument("--domains", type=int, default=10, help="texts with decisions, each in both directions")
     parser.add_argument("--skill", action="append", help="skills in the order in which they are taken; repeatable")
     parser.add_argument("--skills-dir", type=Path, action="append", default=[])
     arguments = parser.parse_args(argv)
