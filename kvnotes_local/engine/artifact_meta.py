@@ -12,8 +12,9 @@ from typing import Any
 
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import FieldSpan
-from kvnotes_local.errors import ArtifactError, OtherVersionError
-from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLayout, TensorLayout
+from kvnotes_local.errors import ArtifactError, LayoutError, OtherVersionError
+from kvnotes_local.kv.layout import GGMLType, StateLayout
+from kvnotes_local.kv.layout_json import layout_from_json, layout_to_json
 
 FORMAT = "kvnotes-artifact"
 FORMAT_VERSION = 1
@@ -21,7 +22,6 @@ _ROWS_CHANGED_IN = ("0.3.36",)
 """Releases of llama-cpp-python from which on rows came out otherwise, ascending. The first is the oldest that was checked;
 add one when the fidelity tests show that a new release computes other rows."""
 _MAX_POSITION = 2**31 - 1
-_MAX_EMBD = 1 << 24
 
 
 class ArtifactKind(StrEnum):
@@ -147,7 +147,7 @@ def meta_to_strings(meta: ArtifactMeta) -> dict[str, str]:
         "created": meta.created,
         "origin": meta.origin,
         "fields": json.dumps([[one.name, one.value, one.start, one.stop] for one in meta.fields]),
-        "layout": json.dumps(_layout_to_json(meta.layout)),
+        "layout": json.dumps(None if meta.layout is None else layout_to_json(meta.layout)),
         "tokens": " ".join(map(str, meta.tokens)),
     }
 
@@ -185,7 +185,7 @@ def meta_from_strings(strings: Mapping[str, str]) -> ArtifactMeta:
         fields=_fields(_json(strings, "fields")),
         origin=_string(strings, "origin"),
         kind=kind,
-        layout=_layout_from_json(_json(strings, "layout")),
+        layout=_layout(_json(strings, "layout")),
         format_version=version,
     )
     if _number(strings, "n_tokens", 0, _MAX_POSITION) != meta.n_tokens:
@@ -257,6 +257,13 @@ def _json(strings: Mapping[str, str], key: str) -> Any:
         raise ArtifactError(f"has malformed {key}") from error
 
 
+def _layout(value: Any) -> StateLayout | None:
+    try:
+        return None if value is None else layout_from_json(value)
+    except LayoutError as error:
+        raise ArtifactError(f"has a malformed layout ({error})") from error
+
+
 def _fields(value: Any) -> tuple[FieldSpan, ...]:
     try:
         spans = tuple(FieldSpan(*one) for one in value)
@@ -266,59 +273,3 @@ def _fields(value: Any) -> tuple[FieldSpan, ...]:
         if not (isinstance(one.name, str) and isinstance(one.value, str) and type(one.start) is type(one.stop) is int):
             raise ArtifactError("has malformed fields")
     return spans
-
-
-def _layout_to_json(layout: StateLayout | None) -> Any:
-    if layout is None:
-        return None
-    return [
-        {
-            "layers": [[_tensor_to_json(layer.k), _tensor_to_json(layer.v)] for layer in cache.layers],
-            "v_trans": cache.v_trans,
-            "has_ext": cache.has_ext,
-            "n_stream": cache.n_stream,
-            "k_hadamard": cache.k_hadamard,
-            "v_hadamard": cache.v_hadamard,
-        }
-        for cache in layout.caches
-    ]
-
-
-def _tensor_to_json(tensor: TensorLayout | None) -> Any:
-    return None if tensor is None else [tensor.type.name, tensor.n_embd]
-
-
-def _layout_from_json(value: Any) -> StateLayout | None:
-    if value is None:
-        return None
-    try:
-        return StateLayout(tuple(_cache_from_json(one) for one in value))
-    except (TypeError, KeyError, ValueError) as error:
-        raise ArtifactError(f"has a malformed layout ({str(error)[:80]})") from error
-
-
-def _cache_from_json(value: Any) -> CacheLayout:
-    if not isinstance(value, dict) or len(value) != 6:
-        raise ValueError("a cache needs six keys")
-    numbers = [value[key] for key in ("n_stream", "k_hadamard", "v_hadamard")]
-    switches = [value[key] for key in ("v_trans", "has_ext")]
-    if any(type(one) is not int or not 0 <= one <= 1 << 16 for one in numbers) or numbers[0] < 1:
-        raise ValueError("a number of a cache is out of range")
-    if any(type(one) is not bool for one in switches):
-        raise ValueError("a switch of a cache is neither true nor false")
-    layers = []
-    for k, v in value["layers"]:
-        keys = _tensor_from_json(k)
-        if keys is None:
-            raise ValueError("a layer has no keys")
-        layers.append(LayerLayout(keys, _tensor_from_json(v)))
-    return CacheLayout(tuple(layers), switches[0], switches[1], *numbers)
-
-
-def _tensor_from_json(value: Any) -> TensorLayout | None:
-    if value is None:
-        return None
-    type_name, n_embd = value
-    if type(n_embd) is not int or not 0 < n_embd <= _MAX_EMBD:
-        raise ValueError(f"a row of {n_embd} elements")
-    return TensorLayout(GGMLType[type_name], n_embd)
