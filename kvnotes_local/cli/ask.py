@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from kvnotes_local.cli.options import (
     with_options,
 )
 from kvnotes_local.cli.output import Output, human_ms
-from kvnotes_local.errors import Cancelled, UsageError
+from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
 from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.on_full import OnFull
 
@@ -93,50 +94,69 @@ def ask(
         params = _changed(params, temperature, seed, max_tokens)
         if stored is not None:
             stored.change_params(params)
-        known = set(notebook.fields)
-        # All names and texts first: what is refused must not leave half of a chat behind.
-        for one_text in (text, *values.values()):
-            session.engine.tokenize(one_text)
-        wanted = [session.library.get(name) for name in skill or []]
-        fields_there = list(dict.fromkeys([*notebook.fields, *(field for one in wanted for field in one.fields)]))
-        unknown = [name for name in values if name not in fields_there]
-        if unknown:
-            raise UsageError(f"There is no field {unknown[0]!r}. The fields are: {', '.join(fields_there) or 'none'}.")
-        for one in wanted:
-            with compile_progress(output, f"{'Reading' if read_skills else 'Compiling'} {one.name}") as progress:
-                notebook.splice(
-                    one.name,
-                    repair=repair,
-                    values={name: value for name, value in values.items() if name not in known},
-                    read=read_skills,
-                    heed_verdict=not splice_anyway,
-                    progress=progress,
+        with _left_in_order(stored, output):
+            known = set(notebook.fields)
+            # All names and texts first: what is refused must not leave half of a chat behind.
+            for one_text in (text, *values.values()):
+                session.engine.tokenize(one_text)
+            wanted = [session.library.get(name) for name in skill or []]
+            fields_there = list(dict.fromkeys([*notebook.fields, *(field for one in wanted for field in one.fields)]))
+            unknown = [name for name in values if name not in fields_there]
+            if unknown:
+                raise UsageError(
+                    f"There is no field {unknown[0]!r}. The fields are: {', '.join(fields_there) or 'none'}."
                 )
-        edits = [
-            notebook.set(name, value, level=level)
-            for name, value in values.items()
-            if name in known and notebook.fields[name] != value
-        ]
-        reply = notebook.ask(
-            text,
-            sampling=params.sampling,
-            max_tokens=params.max_tokens,
-            on_text=lambda piece: output.text(piece, end=""),
-        )
-        output.text()
-        proof = reply.proof
-        edits = [edit for edit in edits if edit.level is not EditLevel.AUTO] + list(reply.edits)
-        for edit in edits:
-            output.note(f"{edit.field}: {edit.level.value}, {edit.decoded:,} tokens ({edit.reason})")
-        output.note(
-            f"{_where_from(proof)} · first token after {human_ms(proof.change_ms + proof.ttft_ms)}"
-            + (f" · chat {stored.id}" if stored else "")
-        )
-        output.document(_document(session.engine.info, notebook, reply, edits, stored))
-        if stored is not None and not stored.leave():
-            output.note("The chat's state was not saved for lack of room; next time it is read again.")
+            for one in wanted:
+                with compile_progress(output, f"{'Reading' if read_skills else 'Compiling'} {one.name}") as progress:
+                    notebook.splice(
+                        one.name,
+                        repair=repair,
+                        values={name: value for name, value in values.items() if name not in known},
+                        read=read_skills,
+                        heed_verdict=not splice_anyway,
+                        progress=progress,
+                    )
+            edits = [
+                notebook.set(name, value, level=level)
+                for name, value in values.items()
+                if name in known and notebook.fields[name] != value
+            ]
+            reply = notebook.ask(
+                text,
+                sampling=params.sampling,
+                max_tokens=params.max_tokens,
+                on_text=lambda piece: output.text(piece, end=""),
+            )
+            output.text()
+            proof = reply.proof
+            edits = [edit for edit in edits if edit.level is not EditLevel.AUTO] + list(reply.edits)
+            for edit in edits:
+                output.note(f"{edit.field}: {edit.level.value}, {edit.decoded:,} tokens ({edit.reason})")
+            output.note(
+                f"{_where_from(proof)} · first token after {human_ms(proof.change_ms + proof.ttft_ms)}"
+                + (f" · chat {stored.id}" if stored else "")
+            )
+            output.document(_document(session.engine.info, notebook, reply, edits, stored))
         if reply.stop_reason is StopReason.STOPPED:
             raise Cancelled("Stopped.")
+
+
+@contextmanager
+def _left_in_order(stored: StoredChat | None, output: Output) -> Iterator[None]:
+    """Save the chat's state at the end, also where an error, a signal or a reader that has gone ends the work."""
+    from kvnotes_local.notebook.chat_store import ChatChangedError
+
+    try:
+        yield
+    except (ChatChangedError, Interrupted):  # the state would be of an older chat; nobody wants to wait
+        raise
+    except BaseException:
+        if stored is not None:
+            with suppress(KvnotesError):
+                stored.leave()
+        raise
+    if stored is not None and not stored.leave():
+        output.note("The chat's state was not saved for lack of room; next time it is read again.")
 
 
 def _changed(params: ChatParams, temperature: float | None, seed: int | None, max_tokens: int | None) -> ChatParams:

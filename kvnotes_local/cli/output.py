@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -34,9 +35,12 @@ class Output:
             _write(safe_text(text) + end)
 
     def note(self, text: str) -> None:
-        """Say on stderr what is going on; nothing with ``--quiet``."""
+        """Say on stderr what is going on; nothing with ``--quiet``. Where nobody can hear it, the work goes on all the same."""
         if not self.quiet:
-            _put(sys.stderr, safe_text(text) + "\n")
+            with contextlib.suppress(
+                OSError, ValueError, AttributeError
+            ):  # its reader has gone, its disk is full, it is closed
+                _put(sys.stderr, safe_text(text) + "\n")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
         """Print columns; those whose index is in ``right`` are set to the right."""

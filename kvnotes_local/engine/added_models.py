@@ -9,6 +9,7 @@ from pathlib import Path
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import ModelError
 from kvnotes_local.paths import Paths, ensure_private
+from kvnotes_local.small_file import read_json
 
 _MAX_BYTES = 1 << 20
 
@@ -27,8 +28,7 @@ class AddedModels:
     def paths(self) -> tuple[Path, ...]:
         """Raises ModelError when the file is damaged."""
         try:
-            with self.file.open("rb") as file:
-                entries = json.loads(file.read(_MAX_BYTES))
+            entries = read_json(self.file, _MAX_BYTES)
         except FileNotFoundError:
             return ()
         except (OSError, ValueError) as error:

@@ -26,6 +26,7 @@ from pathlib import Path
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.engine.model_scan import embedded_model
 from kvnotes_local.errors import EngineError, ModelError
+from kvnotes_local.small_file import read_json
 
 FORCE_VARIABLE = "KVNOTES_CHECK_BUILD"
 FORMAT = 1
@@ -149,7 +150,7 @@ def _judge(result: ChildResult) -> tuple[BuildCheck, bool]:
 def _remembered(path: Path) -> BuildCheck | None:
     """An earlier verdict; None where there is none, or a damaged one, which the next one replaces."""
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         if content["format"] == FORMAT and isinstance(content["safe"], bool):
             return BuildCheck(content["safe"], str(content["reason"]), str(content["cure"]))
     except (OSError, ValueError, KeyError, TypeError):

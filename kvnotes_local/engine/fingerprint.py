@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import ModelError
+from kvnotes_local.small_file import read_json
 
 
 def model_fingerprint(path: Path, cache_dir: Path | None) -> str:
@@ -41,7 +42,7 @@ def _load(cache_dir: Path | None) -> dict[str, str]:
     if cache_dir is None:
         return {}
     try:
-        data = json.loads((cache_dir / "fingerprints.json").read_text("utf-8"))
+        data = read_json(cache_dir / "fingerprints.json")
     except (OSError, ValueError):
         return {}  # missing or damaged: it is only a memory of what can be computed again
     if not isinstance(data, dict):

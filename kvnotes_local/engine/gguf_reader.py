@@ -38,8 +38,9 @@ def read_gguf_header(path: Path) -> GGUFHeader:
             return _Reader(path, file, status.st_size).read()
     except FileNotFoundError:
         raise ModelError(f"There is no file {path}. `kvnotes models list` shows the models that are here.") from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte in it
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ModelError(f"{path} cannot be read: {reason}. Check its name and permissions.") from error
 
 
 class _Reader:

@@ -21,6 +21,7 @@ from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import StateLayout, TensorLayout
 from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.kv.rotation_json import from_json, rotation_fingerprint, to_json
+from kvnotes_local.small_file import read_json
 
 _RECORD_VERSION = 1
 
@@ -92,9 +93,9 @@ def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path |
 
 def _load(path: Path) -> tuple[ModelRotation, float] | None:
     try:
-        record = json.loads(path.read_text("utf-8"))
+        record = read_json(path)
         return from_json(record["rotation"]), float(record["residual"])
-    except (OSError, ValueError, KeyError, TypeError, RotationError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RotationError):
         return None  # missing or damaged: measured again
 
 

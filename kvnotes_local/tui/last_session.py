@@ -10,6 +10,7 @@ from typing import Any
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.small_file import read_json
 
 FILE_NAME = "last_session.json"
 
@@ -27,7 +28,7 @@ class LastSession:
     def load(cls, directory: Path) -> LastSession:
         """An empty one where there is none, or the file is not one: it only saves some keys."""
         try:
-            data: Any = json.loads((directory / FILE_NAME).read_text("utf-8"))
+            data: Any = read_json(directory / FILE_NAME)
             params = data["params"]
             return cls(
                 model=None if data["model"] is None else Path(str(data["model"])),
@@ -35,13 +36,13 @@ class LastSession:
                     n_ctx=_count(params["n_ctx"]),
                     type_k=GGMLType[params["kv_type"]],
                     type_v=GGMLType[params["kv_type"]],
-                    n_gpu_layers=max(-1, int(params["n_gpu_layers"])),
+                    n_gpu_layers=_count(params["n_gpu_layers"] + 1) - 1,
                     n_threads=_count(params["n_threads"]),
                 ),
                 chat=None if data["chat"] is None else str(data["chat"]),
                 draft=str(data["draft"]),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return cls()
 
     def save(self, directory: Path) -> None:

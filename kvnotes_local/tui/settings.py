@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from tomlkit.exceptions import ParseError
+from tomlkit.exceptions import TOMLKitError
 
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.engine.generation import Sampling
@@ -17,6 +17,7 @@ from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.paths import ensure_private
+from kvnotes_local.small_file import read_small
 
 FILE_NAME = "settings.toml"
 DEFAULT_THEME = "kvnotes-night"
@@ -110,12 +111,14 @@ class SettingsFile:
 
     def _document(self) -> tomlkit.TOMLDocument:
         try:
-            return tomlkit.parse(self.path.read_text("utf-8"))
+            document = tomlkit.parse(read_small(self.path))
+            document.unwrap()  # finds what parsing leaves, such as a key that is there twice
+            return document
         except FileNotFoundError:
             return tomlkit.parse(DEFAULT_TEXT)
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{self.path} cannot be read ({error}). The usual settings are used.") from error
-        except ParseError as error:
+        except (TOMLKitError, ValueError) as error:
             raise SettingsError(
                 f"{self.path} is no TOML: {error}. Correct or delete it; the usual settings are used."
             ) from error
