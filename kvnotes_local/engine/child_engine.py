@@ -30,7 +30,7 @@ from kvnotes_local.engine.engine_process import EngineProcess, ProcessDied
 from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.engine.plan import Applied, Graft, Part
-from kvnotes_local.engine.protocol import LoadProgress, Progress, RowCheck
+from kvnotes_local.engine.protocol import LoadProgress, Parked, Progress, RowCheck
 from kvnotes_local.engine.supervision import Death, Limits, crash_error
 from kvnotes_local.errors import Cancelled, EngineCrashed, EngineError, EngineLost
 
@@ -144,8 +144,8 @@ class ChildEngine:
     def check_artifact(self, path: Path, lead: Sequence[int], spans: Sequence[tuple[int, int]]) -> RowCheck:
         return cast(RowCheck, self._call("check_artifact", path=path, lead=_ints(lead), spans=list(spans)))
 
-    def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
-        return cast(bool, self._change(seq, "park", key=key, on_disk=on_disk))
+    def park(self, seq: int, key: str, *, on_disk: bool = False) -> Parked:
+        return cast(Parked, self._change(seq, "park", key=key, on_disk=on_disk))
 
     def unpark(self, key: str) -> int | None:
         with self._lock:

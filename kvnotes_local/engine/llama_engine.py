@@ -36,7 +36,7 @@ from kvnotes_local.engine.model_class import classify
 from kvnotes_local.engine.model_description import completed, describe, state_format
 from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.engine.plan import Applied, Part
-from kvnotes_local.engine.protocol import LoadProgress, Progress, RowCheck
+from kvnotes_local.engine.protocol import LoadProgress, Parked, Progress, RowCheck
 from kvnotes_local.engine.rows_transfer import RowsTransfer
 from kvnotes_local.engine.saved_state import load_state, save_state
 from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
@@ -108,9 +108,6 @@ class LlamaEngine:
             self._save_state,
             self._load_state,
             states_directory(cache_dir) if cache_dir is not None else None,
-            evicted=lambda key: native.log(
-                f"kvnotes: the saved state {key} was dropped to keep the cache small; the chat will be read again\n".encode()
-            ),
         )
 
     @property
@@ -266,19 +263,15 @@ class LlamaEngine:
                     spans,
                 )
 
-    def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
+    def park(self, seq: int, key: str, *, on_disk: bool = False) -> Parked:
         with self._lock:
             state = self._state(seq)
-            kept = False
+            parked = Parked(False)
             if state.tokens:
                 shelved = ShelvedState(tuple(state.tokens), self._whole_state(state))
-                if on_disk:
-                    kept = self._shelf.keep(key, shelved)
-                else:
-                    self._shelf.put(key, shelved)
-                    kept = True
+                parked = self._shelf.keep(key, shelved) if on_disk else self._shelf.put(key, shelved)
             self.free_sequence(seq)
-            return kept
+            return parked
 
     def unpark(self, key: str) -> int | None:
         with self._lock:

@@ -40,6 +40,15 @@ class RowCheck:
     worst_error: float
 
 
+@dataclass(frozen=True)
+class Parked:
+    """``kept``: the state is there for the next time. ``forgotten``: states of other chats that had to go for it, to stay within
+    the limit."""
+
+    kept: bool
+    forgotten: int = 0
+
+
 class Engine(Protocol):
     """One loaded model with one context that holds several sequences (chats, forks).
 
@@ -122,10 +131,10 @@ class Engine(Protocol):
         """
         ...
 
-    def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
+    def park(self, seq: int, key: str, *, on_disk: bool = False) -> Parked:
         """Take a sequence out of the context and keep its state under ``key``; ``on_disk`` also for other processes.
 
-        False where it cannot be kept (no room); the sequence is freed in either case.
+        It is not kept where there is no room; the sequence is freed in either case.
         """
         ...
 

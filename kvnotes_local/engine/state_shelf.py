@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvnotes_local.engine.protocol import Parked
+from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from kvnotes_local.errors import ArtifactError, StateFormatError
 
 Save = Callable[[Path, tuple[int, ...], memoryview], int]
@@ -15,6 +19,7 @@ Load = Callable[[Path], tuple[tuple[int, ...], memoryview]]
 
 MEMORY_LIMIT = 1 << 30
 DISK_LIMIT = 4 << 30
+_STALE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,7 @@ class ShelvedState:
 
 
 class StateShelf:
-    """States by key. ``directory`` None: what does not fit into memory is forgotten. Limits in bytes.
-
-    ``evicted`` is told the key of each state that is forgotten.
-    """
+    """States by key. ``directory`` None: what does not fit into memory is forgotten. Limits in bytes."""
 
     def __init__(
         self,
@@ -39,14 +41,12 @@ class StateShelf:
         *,
         memory_limit: int = MEMORY_LIMIT,
         disk_limit: int = DISK_LIMIT,
-        evicted: Callable[[str], None] | None = None,
     ) -> None:
         self._save = save
         self._load = load
         self._directory = directory
         self._memory_limit = memory_limit
         self._disk_limit = disk_limit
-        self._evicted = evicted or (lambda key: None)
         self._memory: OrderedDict[str, ShelvedState] = OrderedDict()
 
     @property
@@ -54,13 +54,20 @@ class StateShelf:
         """Bytes in memory."""
         return sum(state.blob.nbytes for state in self._memory.values())
 
-    def put(self, key: str, state: ShelvedState) -> None:
+    def put(self, key: str, state: ShelvedState) -> Parked:
+        """Keep a state in memory, as long as there is room for it, then on disk."""
         self._memory.pop(key, None)
         self._memory[key] = state
+        kept, forgotten = True, 0
         while self._memory and self.n_bytes > self._memory_limit:
             oldest, spilled = self._memory.popitem(last=False)
-            if not self._spill(oldest, spilled):
-                self._evicted(oldest)
+            one = self.keep(oldest, spilled)
+            forgotten += one.forgotten
+            if not one.kept and oldest == key:
+                kept = False
+            elif not one.kept:
+                forgotten += 1
+        return Parked(kept, forgotten)
 
     def take(self, key: str) -> ShelvedState | None:
         """The state of a key, which leaves the shelf; None where it was forgotten or its file is damaged."""
@@ -74,38 +81,51 @@ class StateShelf:
             return None  # gone, damaged or of another build: the chat is read again
         return ShelvedState(tokens, blob)
 
-    def keep(self, key: str, state: ShelvedState) -> bool:
-        """Write a state to disk, for another process to go on with; False where it is too large or cannot be written."""
-        return self._spill(key, state)
+    def keep(self, key: str, state: ShelvedState) -> Parked:
+        """Write a state to disk, for another process to go on with; it is not kept where it is too large or cannot be written."""
+        path = self._path(key)
+        if path is None or state.blob.nbytes > self._disk_limit:
+            return Parked(False)
+        forgotten = 0
+        try:
+            forgotten = self._make_room(state.blob.nbytes, path)
+            self._save(path, state.tokens, state.blob)
+        except (ArtifactError, OSError):
+            return Parked(False, forgotten)  # a full disk costs reading the chat again, nothing else
+        return Parked(True, forgotten)
 
     def discard(self, key: str) -> None:
         self._memory.pop(key, None)
         path = self._path(key)
         if path is not None:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # what may not be deleted is replaced with the chat's next state
+                path.unlink()
 
-    def _spill(self, key: str, state: ShelvedState) -> bool:
-        path = self._path(key)
-        if path is None or state.blob.nbytes > self._disk_limit:
-            return False
-        try:
-            self._make_room(state.blob.nbytes, path)
-            self._save(path, state.tokens, state.blob)
-        except (ArtifactError, OSError):
-            return False  # a full disk costs reading the chat again, nothing else
-        return True
-
-    def _make_room(self, n_bytes: int, keep: Path) -> None:
+    def _make_room(self, n_bytes: int, keep: Path) -> int:
+        """Delete the states that were not used for longest until so many bytes more are within the limit; how many went."""
         assert self._directory is not None
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files = [(path.stat(), path) for path in self._directory.glob("*.safetensors") if path != keep]
-        total = sum(stat.st_size for stat, _ in files) + n_bytes
-        for stat, path in sorted(files, key=lambda entry: entry[0].st_mtime):
-            if total <= self._disk_limit:
-                break
-            path.unlink(missing_ok=True)
-            total -= stat.st_size
-            self._evicted(path.stem)
+        files = sorted(entry for entry in self._files() if entry[2] != keep)
+        total = sum(size for _, size, _ in files) + n_bytes
+        forgotten = 0
+        for written, size, path in files:
+            unfinished = path.name.startswith(TEMPORARY_PREFIX)
+            if unfinished and time.time() - written < _STALE_SECONDS:
+                continue  # another program may be writing it
+            if unfinished or total > self._disk_limit:
+                path.unlink(missing_ok=True)
+                total -= size
+                forgotten += not unfinished
+        return forgotten
+
+    def _files(self) -> Iterator[tuple[float, int, Path]]:
+        """Time of writing, bytes and path of each state, and of what a killed program left of one."""
+        assert self._directory is not None
+        for path in self._directory.iterdir():
+            with suppress(FileNotFoundError):  # another program makes room, too
+                status = path.stat()
+                if path.suffix in (".safetensors", TEMPORARY_SUFFIX):
+                    yield status.st_mtime, status.st_size, path
 
     def _path(self, key: str) -> Path | None:
         if self._directory is None:

@@ -140,9 +140,16 @@ class ChatCache:
         """Give the sequences back, but keep the present state under ``key``; False where that failed."""
         self.forget(list(self._forks))
         try:
-            return self.engine.park(self.seq, key, on_disk=on_disk)
+            parked = self.engine.park(self.seq, key, on_disk=on_disk)
         except EngineLost:
             return False
+        if parked.forgotten:
+            whose = "1 other chat was" if parked.forgotten == 1 else f"{parked.forgotten} other chats were"
+            self._notice(
+                f"The saved state of {whose} deleted to stay within the limit for saved states; such a chat is read again "
+                "when it is opened. Nothing of what was said is lost."
+            )
+        return parked.kept
 
     def check(self, segments: Sequence[Segment]) -> None:
         """Verify that the sequence holds a beginning of the chat's tokens, at the right positions. Raises EngineError."""

@@ -110,11 +110,8 @@ class ChatStore:
         with self._transaction():
             if new is not None:
                 self._insert(chat, *new)
-            if after is not None and self._last_operation(chat) > after:
-                raise ChatChangedError(
-                    f"The chat {chat} was changed by another program while it was open here. What was just done is not "
-                    "stored, what the other program did is. Open the chat again and repeat it."
-                )
+            if after is not None:
+                self._check_unchanged(chat, after)
             old = self._db.execute(
                 f"SELECT {COLUMNS} FROM segments WHERE chat = ? AND number >= ? ORDER BY number", (chat, n_same)
             ).fetchall()
@@ -134,14 +131,10 @@ class ChatStore:
                 [(chat, number, segments[number].text) for number in range(first, len(segments))],
             )
             # A clock that was set back must not bring a chat behind others that were used before it.
-            changed = self._db.execute(
+            self._db.execute(
                 "UPDATE chats SET updated = max(?, (SELECT max(updated) FROM chats) + 1e-6) WHERE id = ?",
                 (time.time(), chat),
-            ).rowcount
-            if not changed:
-                raise ChatStoreError(
-                    f"The chat {chat} is gone; another program removed it. Export it or start a new one."
-                )
+            )
             number = self._db.execute(
                 "INSERT INTO operations (chat, at, what) VALUES (?, ?, ?)", (chat, time.time(), what)
             ).lastrowid
@@ -253,6 +246,11 @@ class ChatStore:
         with _explained(self.path):
             return self._last_operation(chat)
 
+    def check_unchanged(self, chat: str, after: int) -> None:
+        """Raises ChatChangedError where another program has changed a chat since its operation ``after``, or removed it."""
+        with _explained(self.path):
+            self._check_unchanged(chat, after)
+
     def operations(self, chat: str) -> tuple[str, ...]:
         """What was done to a chat, in order."""
         with _explained(self.path):
@@ -264,6 +262,17 @@ class ChatStore:
             "SELECT coalesce(max(number), 0) FROM operations WHERE chat = ?", (chat,)
         ).fetchone()
         return int(number)
+
+    def _check_unchanged(self, chat: str, after: int) -> None:
+        if self._last_operation(chat) > after:
+            raise ChatChangedError(
+                f"The chat {chat} was changed by another program while it was open here. What was just asked for is not "
+                "done, what the other program did is stored. Open the chat again and repeat it."
+            )
+        if not self._db.execute("SELECT 1 FROM chats WHERE id = ?", (chat,)).fetchone():
+            raise ChatChangedError(
+                f"The chat {chat} is gone; another program removed it. Export it or start a new one."
+            )
 
     def put_back(self, chat: Chat) -> None:
         """Store a chat that was removed again, under its id; it is a fork again where its parent is still there."""

@@ -29,7 +29,7 @@ from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
 from kvnotes_local.notebook.segment_changes import drop_skill, replace_segment
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.notebook.skill_splicer import SkillSplicer
-from kvnotes_local.notebook.working_chat import OnChange, WorkingChat
+from kvnotes_local.notebook.working_chat import Keeper, WorkingChat
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 
@@ -47,7 +47,7 @@ class Notebook:
     >>> print(notebook.ask("And now?").text)
 
     ``compiler`` and ``library`` are needed for skills only. ``on_notice`` is told in a sentence what users should know.
-    ``on_change`` stores each change before the call that made it returns. ``on_full``: what happens when the context is full.
+    ``keeper`` stores each change before the call that made it returns. ``on_full``: what happens when the context is full.
     ``values``: of fields in the system text. Every change succeeds as a whole or leaves the chat as it was.
     """
 
@@ -61,7 +61,7 @@ class Notebook:
         values: Mapping[str, str] | None = None,
         on_notice: OnText | None = None,
         on_full: OnFull = OnFull.DROP_OLDEST,
-        on_change: OnChange | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.engine = engine
         self._library = library
@@ -72,7 +72,7 @@ class Notebook:
             ChatCache(engine, self._notice),
             self._factory.beginning(system, values or {}),
             on_full,
-            on_change or (lambda segments, what: None),
+            keeper or Keeper(),
             self._notice,
         )
 
@@ -120,12 +120,12 @@ class Notebook:
         self._chat.on_full = on_full
 
     @property
-    def on_change(self) -> OnChange:
-        return self._chat.on_change
+    def keeper(self) -> Keeper:
+        return self._chat.keeper
 
-    @on_change.setter
-    def on_change(self, on_change: OnChange) -> None:
-        self._chat.on_change = on_change
+    @keeper.setter
+    def keeper(self, keeper: Keeper) -> None:
+        self._chat.keeper = keeper
 
     @property
     def tokens(self) -> list[int]:
@@ -277,7 +277,7 @@ class Notebook:
                 draft = Draft(self.segments, self.n_cached).keep()
             draft.read(question).read(opening)
             self._chat.apply(draft.change(), logits=True, progress=progress)
-        self.on_change(self.segments, "ask")
+        self.keeper.store(self.segments, "ask")
         n_read = len(self.tokens)
         logits = self.engine.logits(self._cache.seq) if keep_logits else None
         answering = Answering(self._cache, self.segments, sampling or Sampling(), max_tokens)
@@ -408,12 +408,13 @@ class Notebook:
         return self.segments[-1] if self.segments else None
 
     def _close_open_answer(self) -> None:
-        """An answer that never began, because the program ended or the engine failed, becomes an empty one that was stopped."""
+        """An answer that never began, because the program ended, becomes an empty one that was stopped. Stored with the next
+        change only: another program may be giving that answer at this moment."""
         opening = self._factory.opening()
         last = self._last
         if last is not None and last.kind is Kind.ASSISTANT and last.tokens == opening.tokens:
             empty = Generation(stop_reason=StopReason.STOPPED)
-            self._chat.replace((*self.segments[:-1], self._factory.answer(opening, empty, "")), "answer")
+            self._chat.segments = (*self.segments[:-1], self._factory.answer(opening, empty, ""))
 
     def _place(self, at: int | None) -> int:
         place = len(self.segments) if at is None else at

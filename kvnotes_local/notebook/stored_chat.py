@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kvnotes_local.engine.generation import Sampling
@@ -14,27 +14,43 @@ from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.segment import Segment
+from kvnotes_local.notebook.working_chat import Keeper
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 
 NEW = "new"
 
+NewChat = Callable[[], tuple[str, str, ChatParams]]
+"""Gives name and fingerprint of the model, and the parameters, at the moment when a new chat is stored."""
 
-class Committer:
+
+class Committer(Keeper):
     """Stores the changes of one chat, as long as no other program changes it. ``last``: its last operation as we know it, after
-    which it was ``stored``. Only segments that are others than then are looked at: chats may be long."""
+    which it was ``stored``. Only segments that are others than then are looked at: chats may be long.
 
-    def __init__(self, store: ChatStore, chat: str, last: int, stored: tuple[Segment, ...]) -> None:
+    ``new``: what a chat that is not stored yet begins with; it is stored with its first change, so that one whose first change is
+    refused leaves nothing behind.
+    """
+
+    def __init__(
+        self, store: ChatStore, chat: str, last: int, stored: tuple[Segment, ...], new: NewChat | None = None
+    ) -> None:
         self._store = store
         self._chat = chat
         self._last = last
         self._stored = stored
+        self._new = new
 
-    def __call__(self, segments: tuple[Segment, ...], what: str) -> None:
+    def check(self) -> None:
+        if self._new is None:
+            self._store.check_unchanged(self._chat, self._last)
+
+    def store(self, segments: tuple[Segment, ...], what: str) -> None:
         pairs = enumerate(zip(self._stored, segments, strict=False))
         n_same = next((i for i, (a, b) in pairs if a is not b), min(len(self._stored), len(segments)))
-        self._last = self._store.save(self._chat, segments, what, after=self._last, n_same=n_same)
-        self._stored = segments
+        new = None if self._new is None else self._new()
+        self._last = self._store.save(self._chat, segments, what, after=self._last, n_same=n_same, new=new)
+        self._stored, self._new = segments, None
 
 
 @dataclass
@@ -63,7 +79,7 @@ class StoredChat:
         place = len(self.notebook.segments) if at is None else at
         twin = self.notebook.fork(at)
         chat = self.store.fork(self.id, place)
-        twin.on_change = Committer(self.store, chat, self.store.last_operation(chat), twin.segments)
+        twin.keeper = Committer(self.store, chat, self.store.last_operation(chat), twin.segments)
         return StoredChat(chat, twin, self.params, None, self.store)
 
     def leave(self) -> bool:
@@ -109,7 +125,7 @@ def open_chat(
         compiler=compiler,
         on_notice=on_notice,
         on_full=params.on_full,
-        on_change=Committer(store, summary.id, stored.last_operation, stored.segments),
+        keeper=Committer(store, summary.id, stored.last_operation, stored.segments),
     )
     opened = StoredChat(summary.id, notebook, stored.params, restored, store)
     opened.change_params(params)
@@ -129,12 +145,7 @@ def _new_chat(
     info = engine.info
     chat = new_chat_id()
     params = ChatParams.of(info, Sampling(), ChatParams().max_tokens, on_full)
-
-    def commit(segments: tuple[Segment, ...], what: str) -> None:
-        # Only now: a chat whose first change is refused leaves nothing behind.
-        number = store.save(chat, segments, what, new=(info.name, info.fingerprint, opened.params))
-        notebook.on_change = Committer(store, chat, number, segments)
-
+    committer = Committer(store, chat, 0, (), new=lambda: (info.name, info.fingerprint, opened.params))
     notebook = Notebook(
         engine,
         library=library,
@@ -143,7 +154,7 @@ def _new_chat(
         values=values,
         on_notice=on_notice,
         on_full=on_full,
-        on_change=commit,
+        keeper=committer,
     )
     opened = StoredChat(chat, notebook, params, None, store)
     return opened

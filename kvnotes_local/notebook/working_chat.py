@@ -19,8 +19,16 @@ from kvnotes_local.notebook.segment import Segment, all_tokens
 MakeChange = Callable[[tuple[Segment, ...], int], Change]
 """Makes a change of segments of which so many tokens are cached."""
 
-OnChange = Callable[[tuple[Segment, ...], str], None]
-"""Called after every change with the segments and the operation: the place to store them."""
+
+class Keeper:
+    """Where a chat's changes are stored. This one stores nothing."""
+
+    def check(self) -> None:
+        """Asked before a change, so that no work is done that could not be stored: raises ChatStoreError where another program
+        has changed what is stored."""
+
+    def store(self, segments: tuple[Segment, ...], what: str) -> None:
+        """Store the chat as it is after a change, with the name of the operation. Raises ChatStoreError."""
 
 
 class WorkingChat:
@@ -30,13 +38,13 @@ class WorkingChat:
     """
 
     def __init__(
-        self, cache: ChatCache, segments: tuple[Segment, ...], on_full: OnFull, on_change: OnChange, notice: OnText
+        self, cache: ChatCache, segments: tuple[Segment, ...], on_full: OnFull, keeper: Keeper, notice: OnText
     ) -> None:
         self.cache = cache
         self.segments = segments
         self.unsettled: dict[str, str] = {}
         self.on_full = on_full
-        self.on_change = on_change
+        self.keeper = keeper
         self._notice = notice
         self._history = History(cache)
 
@@ -62,12 +70,13 @@ class WorkingChat:
                 self.apply(draft.change(), progress=progress)
                 change = make(self.segments, self.cache.n_cached)
             self.apply(change, progress=progress)
-        self.on_change(self.segments, what)
+        self.keeper.store(self.segments, what)
         return self.cache.cost.since(before)
 
     @contextmanager
     def as_a_whole(self) -> Iterator[None]:
         """What is done inside is one step that can be taken back; an error takes it back at once."""
+        self.keeper.check()
         state, unsettled = self.cache.remember(self.segments), dict(self.unsettled)
         try:
             yield
@@ -88,10 +97,11 @@ class WorkingChat:
     def replace(self, segments: tuple[Segment, ...], what: str) -> None:
         """Go on with segments that begin with what is cached, and store them; no step that can be taken back."""
         self.segments = segments
-        self.on_change(segments, what)
+        self.keeper.store(segments, what)
 
     def append(self, segments: tuple[Segment, ...], what: str) -> None:
         """Add segments that nobody has read yet, as a step that can be taken back."""
+        self.keeper.check()
         self._history.did(self.cache.remember(self.segments))
         self.replace(self.segments + segments, what)
 
@@ -100,10 +110,12 @@ class WorkingChat:
         if self.unsettled:
             self.unsettled.popitem()
             return True
+        self.keeper.check()
         return self._step(self._history.undo(self.segments), "undo")
 
     def redo(self) -> bool:
         """Make the change that was taken back; False when there is none."""
+        self.keeper.check()
         return self._step(self._history.redo(self.segments), "redo")
 
     def fork(self, place: int) -> WorkingChat:
@@ -115,7 +127,7 @@ class WorkingChat:
         except EngineLost:
             cache = ChatCache(self.cache.engine, self._notice)
         cache.speed = self.cache.speed
-        twin = WorkingChat(cache, segments, self.on_full, lambda segments, what: None, self._notice)
+        twin = WorkingChat(cache, segments, self.on_full, Keeper(), self._notice)
         twin.unsettled = dict(self.unsettled)
         return twin
 

@@ -13,6 +13,8 @@ import pytest
 
 from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.notebook import Notebook
+from kvnotes_local.notebook.segment import Segment
+from kvnotes_local.notebook.working_chat import Keeper
 from tests.conftest import AnyEngine, Run, both_engines
 from tests.zoo import zoo_model
 
@@ -76,7 +78,12 @@ def test_what_was_said_before_a_listener_failed_is_kept(
     tiny_engine: Callable[..., AnyEngine], error: type[BaseException]
 ) -> None:
     stored: list[str] = []
-    notebook = Notebook(tiny_engine(), on_change=lambda segments, what: stored.append(segments[-1].text))
+
+    class Remembering(Keeper):
+        def store(self, segments: tuple[Segment, ...], what: str) -> None:
+            stored.append(segments[-1].text)
+
+    notebook = Notebook(tiny_engine(), keeper=Remembering())
     heard: list[str] = []
 
     def listen(piece: str) -> None:

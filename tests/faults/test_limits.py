@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
 import sys
 import tracemalloc
@@ -11,16 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf
+from kvnotes_local.engine.protocol import Parked
+from kvnotes_local.engine.state_shelf import DISK_LIMIT, ShelvedState, StateShelf
 from kvnotes_local.engine.tensor_file import TensorSpec, map_tensors, read_tensor_header, write_tensor_file
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.notebook import chat_store
 from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.chat_store import ChatStore
+from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
 from kvnotes_local.notebook.stored_chat import Committer
 from kvnotes_local.skills import library
 from kvnotes_local.skills.library import SkillLibrary
+from tests.conftest import MakeEngine, both_engines
 
 N_MESSAGES = 10_000
 
@@ -54,15 +59,15 @@ def test_one_more_message_in_a_chat_of_ten_thousand_looks_at_one_row(
     monkeypatch.setattr(chat_store, "segment_to_row", counted)
     commit = Committer(store, "0badcafe", store.last_operation("0badcafe"), segments)
     longer = (*segments, message(N_MESSAGES))
-    commit(longer, "say")
+    commit.store(longer, "say")
     assert converted == [longer[-1]]
-    commit(segments, "undo")
+    commit.store(segments, "undo")
     assert len(converted) == 1
     changed = (*segments[:5000], message(1), *segments[5001:])
-    commit(changed, "edit")
+    commit.store(changed, "edit")
     assert len(converted) == 1 + 5000
     assert store.load("0badcafe").segments == changed
-    commit(segments, "undo")
+    commit.store(segments, "undo")
     assert store.load("0badcafe").segments == segments
     assert len(store.search("5000")) == 1
 
@@ -122,8 +127,9 @@ def test_artifacts_are_written_and_read_piece_by_piece(tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
-def test_states_that_are_put_aside_have_a_limit_and_say_what_they_forget(tmp_path: Path) -> None:
-    forgotten: list[str] = []
+@pytest.fixture
+def shelf(tmp_path: Path) -> StateShelf:
+    """A shelf for two and a half states in memory and as many on disk."""
 
     def save(path: Path, tokens: tuple[int, ...], blob: memoryview) -> int:
         path.write_bytes(blob)
@@ -134,21 +140,62 @@ def test_states_that_are_put_aside_have_a_limit_and_say_what_they_forget(tmp_pat
             raise ArtifactError("is not there")
         return (1,), memoryview(path.read_bytes())
 
-    shelf = StateShelf(
-        save,
-        load,
-        tmp_path,
-        memory_limit=250,
-        disk_limit=250,
-        evicted=forgotten.append,
-    )
+    return StateShelf(save, load, tmp_path, memory_limit=250, disk_limit=250)
+
+
+def test_states_that_are_put_aside_have_a_limit_and_it_is_told_how_many_went(shelf: StateShelf, tmp_path: Path) -> None:
+    forgotten = 0
     for number in range(8):
-        shelf.put(f"chat {number}", ShelvedState((1,), memoryview(bytes(100))))
+        parked = shelf.put(f"chat {number}", ShelvedState((1,), memoryview(bytes(100))))
+        assert parked.kept
+        forgotten += parked.forgotten
         assert shelf.n_bytes <= 250
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 250
-    assert len(forgotten) == 8 - 2 - 2
+    assert forgotten == 8 - 2 - 2
     assert shelf.take("chat 7") is not None
     assert shelf.take("chat 0") is None
+    assert shelf.put("a giant", ShelvedState((1,), memoryview(bytes(300)))) == Parked(False, 1)
+
+
+def test_what_a_killed_program_left_of_a_state_goes_but_not_what_is_being_written(
+    shelf: StateShelf, tmp_path: Path
+) -> None:
+    left, fresh = tmp_path / ".kvnotes-old.tmp", tmp_path / ".kvnotes-new.tmp"
+    for path in (left, fresh):
+        path.write_bytes(bytes(200))
+    os.utime(left, (0, 0))
+    assert shelf.keep("chat", ShelvedState((1,), memoryview(bytes(100)))).kept
+    assert not left.exists()
+    assert fresh.exists()
+
+
+@pytest.fixture
+def states(measurements: Path) -> Iterator[Path]:
+    """Where the engines keep states; empty before and after."""
+    folder = measurements / "states"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@both_engines
+def test_the_user_is_told_once_when_saved_states_go(tiny_engine: MakeEngine, states: Path) -> None:
+    """The limit is that of the real program: a file that seems large is enough, no byte of it is written."""
+    large = states / "0123456789abcdef01234567.safetensors"
+    with large.open("wb") as file:
+        file.truncate(DISK_LIMIT)
+    os.utime(large, (0, 0))
+    notices: list[str] = []
+    for name in ("first", "second"):
+        notebook = Notebook(tiny_engine(), on_notice=notices.append)
+        notebook.say("Hm?", "Yes.")
+        notebook.read()
+        assert notebook.park(name, on_disk=True)
+    (notice,) = notices
+    assert "1 other chat" in notice
+    assert "read again" in notice
+    assert not large.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")

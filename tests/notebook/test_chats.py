@@ -178,6 +178,45 @@ def test_two_programs_on_one_chat_lose_nothing_and_the_later_one_is_told(
     again.notebook.say("Fourth", "yes")
 
 
+def test_a_change_that_could_not_be_stored_costs_no_work(tiny_engine: MakeEngine, store: ChatStore) -> None:
+    """No token is read or generated for a chat that another program has changed or removed meanwhile."""
+    engine = tiny_engine()
+    chat = open_chat(store, engine, "new")
+    chat.notebook.say("First {{limit|9}}", "yes")
+    chat.notebook.read()
+    mine, theirs = open_chat(store, engine, chat.id), open_chat(ChatStore(store.path), engine, chat.id)
+    theirs.notebook.say("From elsewhere", "yes")
+    before, n_cached, heard = mine.notebook.segments, mine.notebook.n_cached, list[str]()
+    changes: list[Callable[[], object]] = [
+        lambda: mine.notebook.ask("Hm?", max_tokens=3, on_text=heard.append),
+        lambda: mine.notebook.edit(1, "Other"),
+        lambda: mine.notebook.delete(1),
+    ]
+    for change in changes:
+        with pytest.raises(ChatChangedError, match="changed by another program"):
+            change()
+        assert (mine.notebook.segments, mine.notebook.n_cached, heard) == (before, n_cached, [])
+    store.remove(chat.id)
+    with pytest.raises(ChatChangedError, match="removed it"):
+        theirs.notebook.ask("Hm?", max_tokens=3, on_text=heard.append)
+    assert not heard
+
+
+def test_opening_a_chat_does_not_end_the_answer_that_another_program_is_giving(
+    tiny_engine: MakeEngine, store: ChatStore
+) -> None:
+    engine = tiny_engine()
+    chat = open_chat(store, engine, "new")
+
+    def look(piece: str) -> None:
+        other = open_chat(ChatStore(store.path), engine, chat.id)
+        assert other.notebook.segments[-1].stopped
+        other.notebook.close()
+
+    reply = chat.notebook.ask("Hm?", max_tokens=3, on_text=look)
+    assert store.load(chat.id).segments[-1].text == reply.text
+
+
 def test_a_clock_that_jumps_back_changes_no_order(
     tiny_engine: MakeEngine, store: ChatStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

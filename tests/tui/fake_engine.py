@@ -20,7 +20,7 @@ from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.engine.model_info import ModelClass, ModelInfo
 from kvnotes_local.engine.plan import Applied, Decode, Keep, Part
-from kvnotes_local.engine.protocol import Progress
+from kvnotes_local.engine.protocol import Parked, Progress
 from kvnotes_local.errors import Cancelled, EngineError
 
 PATIENCE = 30.0
@@ -250,11 +250,11 @@ class FakeEngine:
         self._artifacts[job.path] = job.tokens
         return Compiled(job.path, n, 23_040 * n, n, 1.0, 1.5)
 
-    def park(self, seq: int, key: str, *, on_disk: bool = False) -> bool:
+    def park(self, seq: int, key: str, *, on_disk: bool = False) -> Parked:
         self._parked[key] = self._sequences[seq]
         self.free_sequence(seq)
         self._script.calls.append("park")
-        return True
+        return Parked(True)
 
     def unpark(self, key: str) -> int | None:
         if key not in self._parked:

@@ -176,7 +176,7 @@ def test_a_deleted_chat_leaves_no_saved_state(play: Play, tmp_path: Path, is_ope
         shelf = StateShelf(lambda path, tokens, blob: path.write_bytes(blob), lambda path: ((), memoryview(b"")), save)
         if not is_open:
             await stage.say("/new")
-        assert shelf.keep(chat.id, ShelvedState((1,), memoryview(b"state")))
+        assert shelf.keep(chat.id, ShelvedState((1,), memoryview(b"state"))).kept
         assert len(list(save.iterdir())) == 1
         stage.app.submit((RemoveOpenChat if is_open else RemoveChat)(chat.id))
         await stage.idle()
