@@ -21,6 +21,7 @@ from kvnotes_local.cli.output import Output, human_ms
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
 from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.on_full import OnFull
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.model_info import ModelInfo
@@ -131,7 +132,7 @@ def ask(
             proof = reply.proof
             edits = [edit for edit in edits if edit.level is not EditLevel.AUTO] + list(reply.edits)
             for edit in edits:
-                output.note(f"{edit.field}: {edit.level.value}, {edit.decoded:,} tokens ({edit.reason})")
+                output.note(f"{edit.field}: {edit.level.value}, {counted(edit.decoded, 'token')} ({edit.reason})")
             output.note(
                 f"{_where_from(proof)} · first token after {human_ms(proof.change_ms + proof.ttft_ms)}"
                 + (f" · chat {stored.id}" if stored else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.quantities import human_seconds
 from kvnotes_local.terminal_text import safe_line
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -47,6 +47,10 @@ class BatchReport(Protocol):
         """Something has happened: a line on stdout, or an event."""
         ...
 
+    def note(self, line: str, event: str, **facts: Any) -> None:
+        """Something has gone wrong, or goes on: a line on stderr, or an event."""
+        ...
+
 
 def batch_report(style: ProgressStyle, output: Output) -> BatchReport:
     """The report that suits the style and what stderr is."""
@@ -75,6 +79,9 @@ class _PlainReport:
     def tell(self, line: str, event: str, **facts: Any) -> None:
         self._output.text(line)
 
+    def note(self, line: str, event: str, **facts: Any) -> None:
+        self._output.note(line)
+
 
 class _LinesReport(_PlainReport):
     def begin(self, model: str, n_tokens: int) -> None:
@@ -86,7 +93,7 @@ class _LinesReport(_PlainReport):
         if now - self._last >= _LINE_SECONDS and batch_done:
             self._last = now
             left = human_seconds((now - self._began) * (self._total - batch_done) / batch_done)
-            self._output.note(f"{model}: {batch_done:,}/{self._total:,} tokens, {skill}, about {left} left")
+            self._output.note(f"{model}: {batch_done:,}/{counted(self._total, 'token')}, {skill}, about {left} left")
 
 
 class _JsonReport(_PlainReport):
@@ -96,19 +103,18 @@ class _JsonReport(_PlainReport):
         self._total = n_tokens
 
     def advance(self, model: str, skill: str, done: int, total: int, batch_done: int) -> None:
-        self._write(
+        self._output.event(
             "progress",
             {"model": model, "skill": skill, "done": done, "total": total}
             | {"batch_done": batch_done, "batch_total": self._total},
         )
 
     def tell(self, line: str, event: str, **facts: Any) -> None:
-        self._write(event, facts)
+        self._output.event(event, facts)
         super().tell(line, event)
 
-    def _write(self, event: str, facts: dict[str, Any]) -> None:
-        sys.stderr.write(json.dumps({"event": event, **facts}, ensure_ascii=True) + "\n")
-        sys.stderr.flush()
+    def note(self, line: str, event: str, **facts: Any) -> None:
+        self._output.event(event, facts or {"message": line})
 
 
 class _BarReport(_PlainReport):
@@ -123,14 +129,14 @@ class _BarReport(_PlainReport):
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} tokens"),
+            TextColumn("{task.completed:,.0f}/{task.fields[of]}"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._bar.add_task(safe_line(model), total=n_tokens)
+        self._bar.add_task(safe_line(model), total=n_tokens, of=counted(n_tokens, "token"))
         self._bar.start()
 
     def advance(self, model: str, skill: str, done: int, total: int, batch_done: int) -> None:
@@ -147,5 +153,12 @@ class _BarReport(_PlainReport):
         if self._bar is not None:
             self._bar.stop()
         super().tell(line, event)
+        if self._bar is not None:
+            self._bar.start()
+
+    def note(self, line: str, event: str, **facts: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        super().note(line, event)
         if self._bar is not None:
             self._bar.start()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kvnotes_local.cli.batch_record import BatchRecord, ModelPlan
+from kvnotes_local.cli.batch_room import check_room
+from kvnotes_local.cli.batch_wanted import Wanted
 from kvnotes_local.cli.options import EngineOptions
-from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.cli.quantities import human_seconds
+from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.session import Session, artifact_store, cache_directory, open_session
 from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.engine.store_type import StoreType
@@ -24,63 +24,14 @@ from kvnotes_local.skills.batch import (
     plan_skills,
 )
 from kvnotes_local.skills.compiler import CompiledSkill
-from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill_file import Skill
-from kvnotes_local.skills.speeds import ModelSpeed, SpeedMemory
+from kvnotes_local.skills.speeds import SpeedMemory
 from kvnotes_local.skills.verdicts import Outcome as VerdictOutcome
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.cli.batch_report import BatchReport
     from kvnotes_local.engine.compile_job import BatchCost
-
-_DISK_MARGIN = 16 << 20
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which skills. ``references``: files of theirs that are compiled as parts of their own, where a skill has them."""
-
-    names: tuple[str, ...]
-    everything: bool
-    references: tuple[str, ...]
-    skills_dirs: tuple[Path, ...]
-
-    def library(self) -> SkillLibrary:
-        return SkillLibrary.default(self.skills_dirs)
-
-    def skills(self) -> tuple[list[Skill], list[tuple[str, str]]]:
-        """The skills as they are now, and those that cannot be read with the reason. Raises SkillError for a name that was
-        given."""
-        library, skills, broken = self.library(), [], []
-        for name in [skill.name for skill in library.skills] if self.everything else self.names:
-            try:
-                skill = library.get(name)
-            except KvnotesError as error:
-                if not self.everything:
-                    raise
-                broken.append((name, str(error)))
-                continue
-            skills.append(skill)
-            for reference in self.references:
-                if not self.everything or (skill.folder / reference).is_file():
-                    skills.append(library.get(f"{name}/{reference}"))
-        return skills, broken
-
-
-@dataclass
-class _ModelPlan:
-    """What a model has and lacks. ``name`` is that of the model once it was loaded, before that what the user typed."""
-
-    name: str
-    fingerprint: str = ""
-    planned: tuple[PlannedSkill, ...] = ()
-    speed: ModelSpeed | None = None
-    problem: str = ""
-
-    @property
-    def missing(self) -> list[PlannedSkill]:
-        return [one for one in self.planned if one.status is PlanStatus.MISSING]
 
 
 @dataclass
@@ -94,118 +45,93 @@ class BatchRun:
     output: Output
     report: BatchReport
     verify: bool = False
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    model_entries: list[dict[str, Any]] = field(default_factory=list)
-    verdict_entries: list[dict[str, Any]] = field(default_factory=list)
-    gates_failed: list[str] = field(default_factory=list)
 
-    @property
-    def n_all(self) -> int:
-        return len(self.entries)
+    def __post_init__(self) -> None:
+        self.record = BatchRecord(self.report)
 
-    @property
-    def n_failed(self) -> int:
-        return sum(entry["status"] == "failed" for entry in self.entries)
+    def go(self, *, force: bool = False, only_plan: bool = False, only_news: bool = False) -> None:
+        """Plan and make. Failures of skills and models are noted and counted. ``only_news``: what was up to date or failed
+        before is not told again.
 
-    def document(self) -> dict[str, Any]:
-        return {"artifacts": self.entries, "models": self.model_entries, "verdicts": self.verdict_entries}
-
-    def go(self, *, force: bool = False, only_plan: bool = False) -> None:
-        """Plan and make. Failures of skills and models are noted and counted. Raises KvnotesError for what stops all,
-        Cancelled with a message that says how to go on."""
-        self.entries.clear()
-        self.model_entries.clear()
-        self.verdict_entries.clear()
-        self.gates_failed.clear()
-        skills, broken = self.wanted.skills()
+        Raises KvnotesError for what stops all, Cancelled with a message that says how to go on."""
+        self.record.begin(only_news=only_news)
+        found = self.wanted.find()
+        self.record.skip(found.skipped)
         try:
             if len(self.models) == 1:
                 with self._session(self.models[0]) as session:
-                    plan = self._plan(session, skills, force)
-                    self._tell_plans([plan], broken)
+                    plan = self._plan(session, found.skills, force)
+                    self._tell_plans([plan], found.broken, only_plan)
                     if not only_plan:
                         self._make(session, plan, force)
                 return
-            plans = [self._plan_alone(model, skills, force) for model in self.models]
-            self._tell_plans(plans, broken)
+            plans = self._without_doubles(
+                [(model, self._plan_alone(model, found.skills, force)) for model in self.models]
+            )
+            self._tell_plans([plan for _, plan in plans], found.broken, only_plan)
             if only_plan:
                 return
-            for model, plan in zip(self.models, plans, strict=True):
+            for model, plan in plans:
                 if plan.missing or (self.verify and not plan.problem):
                     with self._session(model) as session:
                         self._make(session, plan, force)
         except Cancelled as error:
-            raise Cancelled(self._stopped()) from error
+            raise Cancelled(f"Stopped. {self.record.so_far()}") from error
+        except DiskFullError as error:
+            raise DiskFullError(f"{error}. {self.record.so_far()}" if self.record.n_made else str(error)) from error
+
+    def _without_doubles(self, plans: Sequence[tuple[str | None, ModelPlan]]) -> list[tuple[str | None, ModelPlan]]:
+        """A model that was given twice, as a name and as a file, has one plan."""
+        different: dict[str, tuple[str | None, ModelPlan]] = {}
+        for model, plan in plans:
+            if different.setdefault(plan.fingerprint or str(model), (model, plan))[1] is not plan:
+                self.report.note(f"{model} is the same model as {plan.name}; it is served once.", "note")
+        return list(different.values())
 
     def _session(self, model: str | None) -> Any:
         return open_session(
             replace(self.options, model=model), self.output, skills_dirs=self.wanted.skills_dirs, store_type=self.store
         )
 
-    def _plan_alone(self, model: str | None, skills: Sequence[Skill], force: bool) -> _ModelPlan:
+    def _plan_alone(self, model: str | None, skills: Sequence[Skill], force: bool) -> ModelPlan:
         try:
             with self._session(model) as session:
                 return self._plan(session, skills, force)
         except Cancelled:
             raise
         except KvnotesError as error:
-            return _ModelPlan(str(model), problem=str(error))
+            return ModelPlan(str(model), problem=str(error))
 
-    def _plan(self, session: Session, skills: Sequence[Skill], force: bool) -> _ModelPlan:
+    def _plan(self, session: Session, skills: Sequence[Skill], force: bool) -> ModelPlan:
         info = session.engine.info
-        return _ModelPlan(
+        return ModelPlan(
             info.name,
             info.fingerprint,
             plan_skills(session.engine, session.compiler, skills, force=force),
             SpeedMemory(cache_directory(self.options)).get(info.fingerprint),
         )
 
-    def _tell_plans(self, plans: Sequence[_ModelPlan], broken: Sequence[tuple[str, str]]) -> None:
+    def _tell_plans(self, plans: Sequence[ModelPlan], broken: Sequence[tuple[str, str]], only_plan: bool) -> None:
         for name, problem in broken:
-            self._fail("", name, problem)
+            self.record.fail("", name, problem)
         for plan in plans:
             if plan.problem:
-                self._fail(plan.name, "", plan.problem)
+                self.record.fail(plan.name, "", plan.problem)
                 continue
-            missing = plan.missing
-            n_tokens, n_bytes = sum(one.n_tokens for one in missing), sum(one.n_bytes for one in missing)
-            seconds = sum(one.n_decoded for one in missing) / plan.speed.prefill if plan.speed else None
-            line = f"{plan.name}: {sum(one.status is PlanStatus.UP_TO_DATE for one in plan.planned)} up to date, "
-            line += f"{len(missing)} to make"
-            if missing:
-                line += f" ({counted(n_tokens, 'token')}"
-                line += f", about {human_bytes(n_bytes)}" if n_bytes else ""
-                line += f", about {human_seconds(seconds)})" if seconds is not None else "; time not measured yet)"
-            names = [[one.skill.name for one in plan.planned if one.status is status] for status in PlanStatus]
-            self.report.tell(
-                line,
-                "plan",
-                model=plan.name,
-                up_to_date=names[0],
-                missing=names[1],
-                impossible=names[2],
-                n_tokens=n_tokens,
-                bytes=n_bytes,
-                seconds=seconds,
-            )
+            self.record.plan(plan)
             for one in plan.planned:
                 if one.status is PlanStatus.IMPOSSIBLE:
-                    self._fail(plan.name, one.skill.name, one.problem)
+                    self.record.fail(plan.name, one.skill.name, one.problem)
                 elif one.existing is not None:
-                    self._add(plan.name, one.existing)
-        self._check_disk([one for plan in plans for one in plan.missing])
+                    self.record.add(plan.name, one.existing)
+        missing = [one for plan in plans for one in plan.missing]
+        self.record.n_missing = len(missing)
+        store = artifact_store(self.options)
+        check_room(store, missing)
+        if missing and not only_plan:
+            store.check_writable()
 
-    def _check_disk(self, missing: Sequence[PlannedSkill]) -> None:
-        needed = sum(one.n_bytes for one in missing)
-        folder = artifact_store(self.options).directory.parent
-        free = shutil.disk_usage(folder).free
-        if needed and needed + _DISK_MARGIN > free:
-            raise DiskFullError(
-                f"The artifacts would take about {human_bytes(needed)}, but {folder} has {human_bytes(free)} free. "
-                "Make room with 'kvnotes skills gc', use --store q8_0 for half the size, or another --cache-dir."
-            )
-
-    def _make(self, session: Session, plan: _ModelPlan, force: bool) -> None:
+    def _make(self, session: Session, plan: ModelPlan, force: bool) -> None:
         _heed_interrupt(session)
         missing = plan.missing
         if not missing:
@@ -224,11 +150,11 @@ class BatchRun:
             done[one.skill.name] = one.n_tokens
             if isinstance(outcome, CompiledSkill):
                 made.append(outcome)
-                self._add(plan.name, outcome)
+                self.record.add(plan.name, outcome)
             elif outcome is None:
-                self._add(plan.name, session.compiler.find(one.skill), "another process has made it")
+                self.record.add(plan.name, session.compiler.find(one.skill), "another process has made it")
             else:
-                self._fail(plan.name, one.skill.name, str(outcome))
+                self.record.fail(plan.name, one.skill.name, str(outcome))
 
         self.report.begin(plan.name, sum(one.n_tokens for one in missing))
         try:
@@ -242,7 +168,7 @@ class BatchRun:
         self._verify(session, plan)
         _heed_interrupt(session)
 
-    def _verify(self, session: Session, plan: _ModelPlan) -> None:
+    def _verify(self, session: Session, plan: ModelPlan) -> None:
         """Measure what has no verdict yet, if that was asked for; a verdict is kept with the artifact's key."""
         if not self.verify or session.engine.info.model_class is not ModelClass.SPLICE:
             return
@@ -255,13 +181,15 @@ class BatchRun:
                 continue
             verdict = found.verdict
             if verdict is None:
-                self.output.note(f"{one.skill.name}: measuring splicing against reading …")
+                self.report.note(f"{one.skill.name}: measuring splicing against reading …", "note")
                 result = verify_skill(
                     session.engine, session.compiler, one.skill, session.verdicts, other=session.open_other
                 )
                 verdict = result.verdict(session.engine.info)
+                if (used := session.compiler.find(one.skill)) is not None:  # perhaps behind other leads than before
+                    self.record.use(plan.name, used)
             if verdict.outcome is not VerdictOutcome.PASSED:
-                self.gates_failed.append(f"{one.skill.name} ({plan.name})")
+                self.record.gates_failed.append(f"{one.skill.name} ({plan.name})")
             self.report.tell(
                 f"{one.skill.name}: gate {verdict.outcome.value}, seam of {verdict.repair_tokens}, "
                 f"KL {verdict.kl_mean:.4f} (noise {verdict.noise_kl_mean:.4f})",
@@ -273,9 +201,9 @@ class BatchRun:
                 kl_mean=verdict.kl_mean,
                 noise_kl_mean=verdict.noise_kl_mean,
             )
-            self.verdict_entries.append({"skill": one.skill.name, "model": plan.name, "verdict": verdict.outcome.value})
+            self.record.verdicts.append({"skill": one.skill.name, "model": plan.name, "verdict": verdict.outcome.value})
 
-    def _sum_up(self, session: Session, plan: _ModelPlan, cost: BatchCost, made: Sequence[CompiledSkill]) -> None:
+    def _sum_up(self, session: Session, plan: ModelPlan, cost: BatchCost, made: Sequence[CompiledSkill]) -> None:
         speed = measured_speed(session.engine, cost, made)
         if speed is None or cost.tokens_per_second is None:
             return
@@ -297,46 +225,8 @@ class BatchRun:
             "sample_tokens": cost.sample_tokens,
             "seconds_in_llama_cpp": round(cost.decode_seconds, 3),
         }
-        self.model_entries.append(facts)
+        self.record.models.append(facts)
         self.report.tell(line, "model", **facts)
-
-    def _add(self, model: str, made: CompiledSkill | None, remark: str = "") -> None:
-        if made is None:
-            return
-        speed = f", {made.prefill_tokens_per_second:,.0f} tokens/s" if made.prefill_tokens_per_second else ""
-        line = f"{made.skill.name}: {remark or made.status.value}, {counted(made.n_tokens, 'token')}, {human_bytes(made.n_bytes)}"
-        line += f", {made.seconds:.1f} s{speed}" if made.seconds else ""
-        self._enter(
-            line,
-            skill=made.skill.name,
-            model=model,
-            path=str(made.path),
-            n_tokens=made.n_tokens,
-            bytes=made.n_bytes,
-            seconds=round(made.seconds, 3),
-            status=made.status.value,
-            problem=None,
-        )
-
-    def _fail(self, model: str, skill: str, problem: str) -> None:
-        self.output.note(f"{skill or model}: {problem}")
-        facts = {
-            "skill": skill or None,
-            "model": model or None,
-            "path": None,
-            "n_tokens": 0,
-            "bytes": 0,
-            "seconds": 0.0,
-        }
-        self._enter(f"{skill or model}: failed", **facts, status="failed", problem=problem)
-
-    def _enter(self, line: str, **facts: Any) -> None:
-        self.entries.append(facts)
-        self.report.tell(line, "skill", **facts)
-
-    def _stopped(self) -> str:
-        there = sum(entry["status"] != "failed" for entry in self.entries)
-        return f"Stopped. {counted(there, 'artifact')} made; run the same command again to make the rest."
 
 
 def _heed_interrupt(session: Session) -> None:

@@ -62,7 +62,9 @@ def demo(
             notebook.say(user, assistant)
         notebook.read()
         n_before = len(notebook.tokens)
-        output.text(f"Chat: {len(CHAT)} exchanges, {n_before:,} tokens, already read. Splicing the skill behind it.")
+        output.text(
+            f"Chat: {len(CHAT)} exchanges, {counted(n_before, 'token')}, already read. Splicing the skill behind it."
+        )
         notebook.forget_cost()
         notebook.splice(SKILL, repair=repair)
         output.text(f"\n> {question}\n")
@@ -93,9 +95,9 @@ def demo(
         right=(1, 2, 3, 4),
     )
     same = (
-        f"all {sides.n_compared} tokens are the same"
+        f"the same in all of {counted(sides.n_compared, 'token')}"
         if sides.first_difference is None
-        else f"the first {sides.first_difference} of {sides.n_compared} tokens are the same"
+        else f"the first {sides.first_difference} of {counted(sides.n_compared, 'token')} are the same"
     )
     output.text(
         f"\n{sides.speedup:.1f}× faster to the first token · logits' cosine {sides.cosine:.4f} · answers: {same}"

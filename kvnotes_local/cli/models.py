@@ -15,6 +15,7 @@ from kvnotes_local.cli.options import (
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.engine.model_files import ModelSource
 from kvnotes_local.errors import ModelError
+from kvnotes_local.wording import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -129,7 +130,7 @@ def info(
         "model": facts.description,
         "class": f"{facts.model_class.value}: {facts.class_reason}",
         "parameters": f"{facts.n_params / 1e6:,.0f} million, {human_bytes(facts.n_bytes)}",
-        "context": f"{facts.n_ctx:,} tokens here, {facts.n_ctx_train:,} trained"
+        "context": f"{counted(facts.n_ctx, 'token')} here, {facts.n_ctx_train:,} trained"
         + (f", sliding window {facts.n_swa:,}" if facts.n_swa else ""),
         "KV cache": f"{facts.type_k.name}/{facts.type_v.name}, {human_bytes(facts.kv_bytes_per_token)} a token",
         "chat format": "from the model's template"

@@ -19,10 +19,14 @@ from kvnotes_local.terminal_text import safe_json, safe_line, safe_text
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Where a command's words go. With ``json`` only ``document`` reaches stdout; notes go to stderr unless ``quiet``."""
+    """Where a command's words go. With ``json`` only ``document`` reaches stdout; notes go to stderr unless ``quiet``.
+
+    ``events``: stderr is read by a program, one JSON object a line; notes become such objects.
+    """
 
     json: bool = False
     quiet: bool = False
+    events: bool = False
 
     def document(self, data: Mapping[str, Any]) -> None:
         """Print the result for machines; does nothing without ``--json``."""
@@ -36,11 +40,14 @@ class Output:
 
     def note(self, text: str) -> None:
         """Say on stderr what is going on; nothing with ``--quiet``. Where nobody can hear it, the work goes on all the same."""
-        if not self.quiet:
-            with contextlib.suppress(
-                OSError, ValueError, AttributeError
-            ):  # its reader has gone, its disk is full, it is closed
-                _put(sys.stderr, safe_text(text) + "\n")
+        if self.events:
+            self.event("note", {"message": text})
+        elif not self.quiet:
+            _put_if_heard(safe_text(text))
+
+    def event(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Write one object on one line of stderr, in ASCII."""
+        _put_if_heard(json.dumps({"event": event, **facts}, default=_plain, ensure_ascii=True))
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
         """Print columns; those whose index is in ``right`` are set to the right."""
@@ -58,6 +65,13 @@ def _write(text: str) -> None:
     except (OSError, ValueError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "standard output is closed"
         raise KvnotesError(f"The output cannot be written: {reason}. Send it to another place.") from error
+
+
+def _put_if_heard(line: str) -> None:
+    with contextlib.suppress(
+        OSError, ValueError, AttributeError
+    ):  # its reader has gone, its disk is full, it is closed
+        _put(sys.stderr, line + "\n")
 
 
 def _put(stream: TextIO, text: str) -> None:

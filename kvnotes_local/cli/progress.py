@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kvnotes_local.cli.output import Output
+from kvnotes_local.cli.quantities import human_seconds
 from kvnotes_local.terminal_text import safe_line
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -46,7 +48,7 @@ class _Bar:
             if time.monotonic() - self._began < _QUIET_SECONDS or done >= total:
                 return
             self._bar = self._start(total)
-        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total, of=counted(total, "token"))
 
     def close(self) -> None:
         if self._bar is not None:
@@ -59,12 +61,12 @@ class _Bar:
         bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} tokens"),
+            TextColumn("{task.completed:,.0f}/{task.fields[of]}"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        bar.add_task(safe_line(self._what), total=total)
+        bar.add_task(safe_line(self._what), total=total, of=counted(total, "token"))
         bar.start()
         return bar
 
@@ -80,7 +82,7 @@ class _Lines:
         if now - self._last >= _LINE_SECONDS and done:
             self._last = now
             left = (now - self._began) * (total - done) / done
-            self._output.note(f"{self._what}: {done:,}/{total:,} tokens, about {left:.0f} s left")
+            self._output.note(f"{self._what}: {done:,}/{counted(total, 'token')}, about {human_seconds(left)} left")
 
     def close(self) -> None:
         return

@@ -21,6 +21,7 @@ from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.verdicts import VerdictStore
+from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.child_engine import ChildEngine
@@ -98,8 +99,8 @@ def runnable_params(path: Path, params: EngineParams, cache: Path, note: Callabl
     n_ctx = params.n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
     if 0 < header.context_length < n_ctx:
         note(
-            f"{path.stem} was trained for {header.context_length:,} tokens; beyond them, up to the {n_ctx:,} of this context, "
-            "its answers get worse."
+            f"{path.stem} was trained for {counted(header.context_length, 'token')}; beyond them, up to the {n_ctx:,} of this "
+            "context, its answers get worse."
         )
     return replace(params, n_ctx=n_ctx, extra_buffers=params.extra_buffers and check.safe)
 

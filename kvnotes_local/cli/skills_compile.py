@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -20,7 +21,8 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.engine.store_type import StoreType
-from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.errors import KvnotesError, UsageError
+from kvnotes_local.stop_signals import exit_code
 from kvnotes_local.wording import counted
 
 GATE_FAILED = 3
@@ -62,32 +64,45 @@ def compile_skills(
 ) -> None:
     """Read skills once and keep what the model made of them; what is up to date is left alone."""
     from kvnotes_local.cli.batch_report import batch_report
-    from kvnotes_local.cli.batch_run import BatchRun, Wanted
+    from kvnotes_local.cli.batch_run import BatchRun
+    from kvnotes_local.cli.batch_wanted import Wanted
 
     if not names and not everything:
         raise UsageError("Name the skills to compile, or use --all.")
-    if jobs > 1:
-        raise KvnotesError(_no_jobs())
     if watch and (plan or output.json):
         raise UsageError("--watch does not end by itself, so it goes neither with --plan nor with --json.")
     wanted = Wanted(tuple(dict.fromkeys(names or ())), everything, tuple(references or ()), tuple(skills_dir or ()))
     options = EngineOptions(None, KvType.F16, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     models: tuple[str | None, ...] = tuple(dict.fromkeys(model or ())) or (None,)
+    output = replace(output, events=progress is ProgressStyle.JSON)
     run = BatchRun(wanted, models, options, store, output, batch_report(progress, output), verify)
     try:
-        run.go(force=force, only_plan=plan)
-    except Cancelled as error:
-        raise KvnotesError(str(error)) from error
-    finally:
-        output.document(run.document())
-    if watch:
-        from kvnotes_local.cli.watching import watch_skills
+        if jobs > 1:
+            raise KvnotesError(_no_jobs())
+        try:
+            run.go(force=force, only_plan=plan)
+        finally:
+            output.document(run.record.document())
+        if watch:
+            from kvnotes_local.cli.watching import watch_skills
 
-        watch_skills(run, output)
-    if run.n_failed:
-        raise KvnotesError(f"{run.n_failed} of {counted(run.n_all, 'artifact')} could not be made: see above.")
-    if run.gates_failed:
-        output.note(f"The gate does not hold for {', '.join(run.gates_failed)}: they are read instead of spliced.")
+            watch_skills(run, output)
+        if run.record.failed:
+            raise KvnotesError(
+                f"{len(run.record.failed)} of {counted(run.record.n_all, 'artifact')} could not be made: "
+                f"{', '.join(run.record.failed)}. See above for the reasons."
+            )
+    except UsageError:
+        raise
+    except KvnotesError as error:
+        if output.events:
+            output.event("error", {"message": str(error)})
+            raise typer.Exit(exit_code()) from error
+        raise KvnotesError(str(error)) from error  # also what was stopped says how to go on
+    if run.record.gates_failed:
+        output.note(
+            f"The gate does not hold for {', '.join(run.record.gates_failed)}: they are read instead of spliced."
+        )
         raise typer.Exit(GATE_FAILED)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.wording import counted
 
+if TYPE_CHECKING:
+    from kvnotes_local.skills.skill_file import Skill
+
 
 def lint_skills(
     names: Annotated[list[str] | None, typer.Argument(help="Skills to look at; default: all.")] = None,
@@ -33,10 +36,20 @@ def lint_skills(
 ) -> None:
     """Say what makes skills splice badly, by line. With --model lengths are counted and compared with what was measured."""
     from kvnotes_local.skills.library import SkillLibrary
-    from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
+    from kvnotes_local.skills.lint import Code, Finding, ModelLimits, lint, lint_library
 
     library = SkillLibrary.default(skills_dir or [])
-    skills = [library.get(name) for name in names or [skill.name for skill in library.skills]]
+    skills: list[Skill] = []
+    broken: list[Finding] = []
+    if not names:
+        broken += [Finding(1, Code.BROKEN, one.message, one.path.parent.name) for one in library.problems]
+    for name in names or [skill.name for skill in library.skills]:
+        try:
+            skills.append(library.get(name))
+        except KvnotesError as error:
+            if names and len(names) == 1:
+                raise
+            broken.append(Finding(1, Code.BROKEN, str(error), name))
     lengths: dict[str, int] = {}
     limits = ModelLimits()
     if model is not None:
@@ -57,8 +70,9 @@ def lint_skills(
                 if skill.body.strip():
                     lengths[skill.name] = len(session.compiler.turn(skill).tokens)
     findings = [
+        *broken,
         *(finding for skill in skills for finding in lint(skill, n_tokens=lengths.get(skill.name), limits=limits)),
-        *lint_library(skills),
+        *lint_library(skills, [skill.name for skill in library.skills]),
     ]
     for finding in findings:
         place = f"{finding.skill}:{finding.line}" if finding.skill else "several skills"
@@ -66,5 +80,7 @@ def lint_skills(
     n = len(findings)
     output.text(f"{counted(len(skills), 'skill')}, {counted(n, 'remark') if n else 'no remarks'}.")
     output.document({"findings": findings, "n_skills": len(skills)})
+    if broken:
+        raise KvnotesError(f"{counted(len(broken), 'skill')} cannot be read: see above.")
     if strict and findings:
         raise KvnotesError(f"{counted(n, 'remark')} on the skills: see above.")

@@ -88,7 +88,7 @@ def show_skill(
     """Show a skill: what it says about itself, its fields, its files and its artifacts."""
     library, states = _library_and_states(skills_dir or [], EngineOptions(cache_dir=cache_dir))
     skill = library.get(name)
-    found = states.get(skill.name, ())
+    found = [one for one in states.get(skill.name.partition("/")[0], ()) if _belongs(one, skill.name)]
     references = [path.relative_to(skill.folder).as_posix() for path in _references(skill.folder)]
     settings = skill.settings
     facts = {
@@ -160,6 +160,12 @@ def _fingerprints(models: list[str], options: EngineOptions) -> dict[str, str]:
 
     found = [chosen_model(EngineOptions(model=name)) for name in models]
     return {model_fingerprint(one.path, cache_directory(options)): one.name for one in found}
+
+
+def _belongs(one: ArtifactStatus, name: str) -> bool:
+    """Whether an artifact is the skill's, or where a part of one is shown (``name/references/x.md``) that part's."""
+    meta = one.stored.meta
+    return "/" not in name or (meta is not None and meta.skill == name)
 
 
 def _is_of(one: ArtifactStatus, wanted: dict[str, str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kvnotes_local.cli.options import SkillsDirOption
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import SkillError
 
@@ -39,11 +40,13 @@ def new_skill(
         Path | None,
         typer.Option("--to", file_okay=False, help="Folder of skills; default: .agents/skills of the project."),
     ] = None,
+    skills_dir: SkillsDirOption = None,
     *,
     output: Output,
 ) -> None:
     """Write the SKILL.md of a new skill, to be filled in."""
     from kvnotes_local.atomic_file import write_atomically
+    from kvnotes_local.skills.frontmatter import normalize
     from kvnotes_local.skills.library import PLACES, SkillLibrary, project_root
     from kvnotes_local.skills.skill_file import FILE_NAME, MAX_NAME, find_skill_file
 
@@ -54,14 +57,26 @@ def new_skill(
         raise SkillError(f"{folder} is there already; choose another name, or edit it.")
     text = _SCAFFOLD.format(name=name, title=name.replace("-", " ").capitalize())
     if like is not None:
-        source = find_skill_file(SkillLibrary.default().get(like).folder)
+        source = find_skill_file(SkillLibrary.default(skills_dir or []).get(like).folder)
         assert source is not None  # the library has just read it
-        text = re.sub(r"(?m)^name:.*$", f"name: {name}", source.read_text("utf-8"), count=1)
+        text = _renamed(normalize(source.read_text("utf-8")), name)
     try:
         write_atomically(folder / FILE_NAME, text)
     except OSError as error:
         raise SkillError(
             f"{folder} cannot be written ({error.strerror or error}); choose another folder with --to."
         ) from error
-    output.text(f"{folder / FILE_NAME} is written. Edit it, then 'kvnotes skills lint {name}' and 'compile {name}'.")
+    there = f" --skills-dir {to}" if to is not None else ""
+    output.text(
+        f"{folder / FILE_NAME} is written. Edit it, then 'kvnotes skills lint {name}{there}' and 'skills compile {name}{there}'."
+    )
     output.document({"name": name, "path": folder / FILE_NAME})
+
+
+def _renamed(text: str, name: str) -> str:
+    """The text of a SKILL.md with another name in its frontmatter, which may lack one."""
+    from kvnotes_local.skills.frontmatter import split_frontmatter
+
+    block, body, _ = split_frontmatter(text)
+    changed, n = re.subn(r"(?m)^name:.*$", f"name: {name}", block, count=1)
+    return f"---\n{changed if n else f'name: {name}' + chr(10) + block}\n---\n{body}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions
+from kvnotes_local.cli.options import CacheDirOption, EngineOptions, SkillsDirOption
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.cli.quantities import parse_age, parse_bytes
 from kvnotes_local.errors import ArtifactError, UsageError
 from kvnotes_local.wording import counted
+
+if TYPE_CHECKING:
+    from kvnotes_local.engine.artifact_meta import ArtifactMeta
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 
@@ -20,7 +25,7 @@ def remove_artifacts(
     everything: Annotated[bool, typer.Option("--all", help="Artifacts of every skill.")] = False,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="Only artifacts for models whose name holds this; repeatable."),
+        typer.Option("--model", "-m", help="Only artifacts for this GGUF file, or for models whose name holds this."),
     ] = None,
     dry_run: DryRunOption = False,
     cache_dir: CacheDirOption = None,
@@ -35,36 +40,51 @@ def remove_artifacts(
         raise UsageError("Name the skills whose artifacts shall be deleted, or use --all.")
     if not all(text.strip() for text in model or []):
         raise UsageError("--model is empty. Give a part of a model's name, or leave it out for all models.")
-    store = artifact_store(EngineOptions(cache_dir=cache_dir))
-    doomed, known = [], set()
+    options = EngineOptions(cache_dir=cache_dir)
+    store = artifact_store(options)
+    doomed, known, models = [], set(), set()
+    wanted = [_model_named(text, options) for text in model or []]
     for place in (store, ImportShelf(store).waiting):
         for one in place.list():
             skill = one.path.stem.rsplit("-", 1)[0] if one.meta is None else one.meta.skill
             owner = skill.partition("/")[0]
-            known.add(owner)
+            known |= {owner, skill}
+            models.add(one.model_name)
             if not (everything or owner in (names or []) or skill in (names or [])):
                 continue
-            named = one.meta is not None and any(
-                text.casefold() in one.meta.model_name.casefold() for text in model or []
-            )
-            if named or not model:
-                doomed.append((skill, one))
-                if not dry_run:
-                    place.remove_path(one.path)
-    if missing := [name for name in names or [] if name.partition("/")[0] not in known]:
+            if not wanted or (one.meta is not None and any(is_meant(one.meta) for is_meant in wanted)):
+                doomed.append((skill, place, one))
+    if missing := [name for name in names or [] if name not in known]:
         there = f" Compiled are: {', '.join(sorted(known))}." if known else " Nothing is compiled."
         raise ArtifactError(f"There are no artifacts of {', '.join(missing)}.{there}")
-    total = sum(one.n_bytes for _, one in doomed)
-    for skill, one in doomed:
+    if model and not doomed:
+        there = f" There are some for {', '.join(sorted(filter(None, models)))}." if any(models) else ""
+        raise ArtifactError(f"There are no such artifacts for {', '.join(model)}.{there}")
+    if not dry_run:
+        for _, place, one in doomed:
+            place.remove_path(one.path)
+    total = sum(one.n_bytes for _, _, one in doomed)
+    for skill, _, one in doomed:
         output.text(f"{skill}  {one.model_name or 'damaged'}  {human_bytes(one.n_bytes)}")
     output.text(f"{'Would delete' if dry_run else 'Deleted'} {counted(len(doomed), 'artifact')}, {human_bytes(total)}.")
     output.document(
         {
-            "deleted": [{"skill": skill, "path": one.path, "bytes": one.n_bytes} for skill, one in doomed],
+            "deleted": [{"skill": skill, "path": one.path, "bytes": one.n_bytes} for skill, _, one in doomed],
             "bytes": total,
             "dry_run": dry_run,
         }
     )
+
+
+def _model_named(text: str, options: EngineOptions) -> Callable[[ArtifactMeta], bool]:
+    """Whether an artifact is for the model that ``--model`` means: a file's, or those with this in their name."""
+    from kvnotes_local.cli.session import cache_directory
+    from kvnotes_local.engine.fingerprint import model_fingerprint
+
+    if Path(text).is_file():
+        fingerprint = model_fingerprint(Path(text), cache_directory(options))
+        return lambda meta: meta.model_fingerprint == fingerprint
+    return lambda meta: text.casefold() in meta.model_name.casefold()
 
 
 def collect(
@@ -75,6 +95,7 @@ def collect(
         str | None, typer.Option("--older-than", help="Delete what was not used for this long, as 30d.")
     ] = None,
     dry_run: DryRunOption = False,
+    skills_dir: SkillsDirOption = None,
     cache_dir: CacheDirOption = None,
     *,
     output: Output,
@@ -82,23 +103,26 @@ def collect(
     """Delete artifacts that were not used for long or that another version made, and what interrupted writes left.
 
     Those of pinned skills stay."""
-    from kvnotes_local.cli.session import artifact_store
+    from kvnotes_local.cli.session import artifact_store, cache_directory
+    from kvnotes_local.skills.artifact_store import SUFFIX
     from kvnotes_local.skills.imports import ImportShelf
     from kvnotes_local.skills.library import SkillLibrary
+    from kvnotes_local.skills.pins import PinMemory
 
     limit = None if max_bytes is None else parse_bytes(max_bytes)
     age = None if older_than is None else parse_age(older_than)
-    store = artifact_store(EngineOptions(cache_dir=cache_dir))
-    pinned = [skill.name for skill in SkillLibrary.default().skills if skill.settings.pin]
-    doomed = [
-        *store.gc(limit, age, dry_run=dry_run, keep=pinned),
-        *ImportShelf(store).waiting.gc(older_than=age, dry_run=dry_run),
-    ]
+    options = EngineOptions(cache_dir=cache_dir)
+    store = artifact_store(options)
+    pinned = {skill.name for skill in SkillLibrary.default(skills_dir or []).skills if skill.settings.pin}
+    pinned |= PinMemory(cache_directory(options)).names()
+    before = store.total_bytes()
+    of_store = store.gc(limit, age, dry_run=dry_run, keep=pinned)
+    doomed = [*of_store, *ImportShelf(store).waiting.gc(older_than=age, dry_run=dry_run, keep=pinned)]
     total = sum(one.n_bytes for one in doomed)
     for one in doomed:
         what = one.problem if one.meta is None else f"{one.meta.skill}  {one.meta.model_name}"
         output.text(f"{what}  {human_bytes(one.n_bytes)}")
-    left = store.total_bytes() - (total if dry_run else 0)
+    left = before - sum(one.n_bytes for one in of_store if one.path.suffix == SUFFIX)
     output.text(
         f"{'Would delete' if dry_run else 'Deleted'} {counted(len(doomed), 'file')}, {human_bytes(total)}; "
         f"{human_bytes(left)} stay."

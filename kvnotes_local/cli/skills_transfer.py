@@ -58,8 +58,8 @@ def export_skill_file(
     target = target or Path(f"{skill.name}{EXPORT_SUFFIX}")
     n_bytes = export_skill(skill, chosen, target)
     output.text(
-        f"{target} is written: {skill.name} for {models[fingerprint]}, {len(chosen)} "
-        f"artifact{'' if len(chosen) == 1 else 's'}, {human_bytes(n_bytes)}."
+        f"{target} is written: {skill.name} for {models[fingerprint]}, {counted(len(chosen), 'artifact')}, "
+        f"{human_bytes(n_bytes)}."
     )
     output.document(
         {
@@ -111,13 +111,14 @@ def import_skill_file(
                 skill = library.get(one.meta.skill)
                 values = {field.name: field.value for field in one.meta.fields}
                 compiler = session.compiler_for(one.meta.store)
+                there = compiler.task(skill, values=values).path.exists()
                 found = compiler.find(skill, values=values)
                 if found is None:
                     raise ArtifactError(
                         f"The artifact of {one.meta.skill} was made in another way than this version makes it, so it would "
                         f"never be used. Compile it here with 'kvnotes skills compile {one.meta.skill}'."
                     )
-                entry |= {"status": "checked", "path": found.path}
+                entry |= {"status": "was there already" if there else "checked", "path": found.path}
     for entry, one in zip(entries, imported.waiting, strict=True):
         length = counted(one.meta.n_tokens if one.meta else 0, "token")
         output.text(f"{entry['skill']}: {length} for {imported.model_name}, {entry['status']}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from kvnotes_local.cli.batch_run import BatchRun, Wanted
+from kvnotes_local.cli.batch_run import BatchRun
+from kvnotes_local.cli.batch_wanted import Wanted
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError
-from kvnotes_local.skills.skill_file import find_skill_file
 from kvnotes_local.wording import counted
 
 _LOOK_SECONDS = 1.0
@@ -31,7 +31,7 @@ def watch_skills(run: BatchRun, output: Output) -> None:
                 continue
             known = now
             try:
-                run.go()
+                run.go(only_news=True)
             except Cancelled:
                 break
             except KvnotesError as error:
@@ -43,17 +43,11 @@ def watch_skills(run: BatchRun, output: Output) -> None:
 
 def watched_files(wanted: Wanted) -> Signature:
     """The SKILL.md of every skill that is wanted, and the references that go along."""
-    library = wanted.library()
     signature: Signature = {}
-    for skill in library.skills:
-        if not wanted.everything and skill.name not in wanted.names:
+    for path in wanted.files():
+        try:
+            status = path.stat()
+        except OSError:
             continue
-        paths = [find_skill_file(skill.folder), *(skill.folder / reference for reference in wanted.references)]
-        for path in paths:
-            try:
-                status = path.stat() if path is not None else None
-            except OSError:
-                continue
-            if status is not None:
-                signature[str(path)] = (status.st_mtime_ns, status.st_size)
+        signature[str(path)] = (status.st_mtime_ns, status.st_size)
     return signature

@@ -24,7 +24,7 @@ from kvnotes_local.errors import ArtifactError, DiskFullError, LayoutError
 from kvnotes_local.kv.layout import StateRows
 
 _CHUNK_BYTES = 4 << 20
-_NO_ROOM = frozenset(getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name))
+NO_ROOM = frozenset(getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name))
 """The disk is full, the user's share of it is, or a limit on the size of files is met."""
 
 
@@ -72,10 +72,10 @@ def _write(path: Path, meta: ArtifactMeta, specs: list[TensorSpec], arrays: dict
             ) from error
     except OSError as error:
         size = sum(spec.n_bytes for spec in specs)
-        kind = DiskFullError if error.errno in _NO_ROOM else ArtifactError
-        raise kind(
-            f"{path} ({size / 1e6:.1f} MB) cannot be written ({error}); "
-            "make room with 'kvnotes skills gc', or choose another --cache-dir"
+        full = error.errno in NO_ROOM
+        cure = "make room with 'kvnotes skills gc'" if full else "check its rights and its disk"
+        raise (DiskFullError if full else ArtifactError)(
+            f"{path} ({size / 1e6:.1f} MB) cannot be written ({error.strerror or error}); {cure}, or choose another --cache-dir"
         ) from error
 
 

@@ -63,11 +63,12 @@ def verify_skill(
         n_positions=effort.n_positions,
         step=step,
     )
-    tried = [result]
+    tried, made = [result], [compiled]
     for n_leads in LEAD_NUMBERS:
         if result.passed or n_leads == DEFAULT_N_LEADS:
             continue
         again = compiler.compile(skill, n_leads=n_leads, progress=progress)
+        made.append(again)
         reference = replace(result.reference, skills=(again,))
         seams = effort.seams or own or default_seams(engine.info)
         result = try_seams(engine, reference, result.noise, seams, step=step)
@@ -75,6 +76,7 @@ def verify_skill(
     if verdicts is not None and (result.passed or effort.seams is None):
         for one in tried:
             verdicts.put(one.verdict(engine.info))
+    compiler.drop_unused(skill, made)
     return result if result.passed else tried[0]
 
 

@@ -17,6 +17,7 @@ from kvnotes_local.notebook.field_edit import edit_field
 from kvnotes_local.notebook.plan import PlanBuilder
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.segment_factory import SegmentFactory
+from kvnotes_local.wording import counted
 
 AUTO_SHARE = 0.2
 """AUTO may decode this share of the chat's tokens."""
@@ -128,7 +129,9 @@ class AutoEdit:
             change = edit_field(self._segments, self._cache.n_cached, self._factory, name, value, level)
             cost = len(question) + sum(part.n_tokens for part in change.parts if isinstance(part, Decode))
             if below is not None and number > 1 and decoded + cost > budget:
-                return Choice(below, decoded, f"{level} would have cost {cost:,} more tokens, {budget:,} are allowed")
+                return Choice(
+                    below, decoded, f"{level} would have cost {counted(cost, 'token')} more, of {budget:,} allowed"
+                )
             try:
                 trial = self._try(level, change, question, cost)
             except ContextFullError:

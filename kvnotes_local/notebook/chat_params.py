@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.notebook.on_full import OnFull
+from kvnotes_local.wording import counted
 
 DEFAULT_MAX_TOKENS = 512
 
@@ -57,7 +58,7 @@ class ChatParams:
             n_ctx=int(data["n_ctx"]),
         )
         if params.max_tokens < 1:
-            raise ValueError(f"answers of {params.max_tokens} tokens")
+            raise ValueError(f"answers of {counted(params.max_tokens, 'token')}")
         return params
 
 

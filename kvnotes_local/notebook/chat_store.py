@@ -17,6 +17,7 @@ from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.segment_rows import COLUMNS, segment_from_row, segment_to_row
 from kvnotes_local.paths import ensure_private
+from kvnotes_local.wording import counted
 
 LAST_MOMENT = 253402300800.0
 """The year 10000, in seconds since the epoch: no calendar goes further."""
@@ -147,7 +148,7 @@ class ChatStore:
         summary = self.find(chat)
         if not 1 <= n_segments <= summary.n_segments:
             raise ChatStoreError(
-                f"The chat {summary.id} has {summary.n_segments} segments, so it cannot be forked after {n_segments}."
+                f"The chat {summary.id} has {counted(summary.n_segments, 'segment')}, so it cannot be forked after {n_segments}."
             )
         twin = new_chat_id()
         with self._transaction():

@@ -8,6 +8,7 @@ from kvnotes_local.errors import ContextFullError
 from kvnotes_local.notebook.changes import Draft
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.segment import Kind, Segment
+from kvnotes_local.wording import counted
 
 
 def is_pinned(segment: Segment) -> bool:
@@ -51,14 +52,14 @@ def with_room(
     leaving = turns_to_drop(segments, room)
     if leaving and on_full is OnFull.REFUSE:
         raise ContextFullError(
-            f"The context is full: {max(0, room):,} tokens are all it may take. Use a larger --n-ctx, drop a skill or "
+            f"The context is full: it may take {counted(max(0, room), 'token')}. Use a larger --n-ctx, drop a skill or "
             "start anew."
         )
     if leaving:
         n_tokens = sum(segments[index].n_tokens for index in leaving)
         notice(
-            f"The context is full: the {len(leaving)} oldest turns ({n_tokens:,} tokens) leave it; skills, fields and the "
-            "system text stay."
+            f"The context is full: {counted(len(leaving), 'old turn')} ({counted(n_tokens, 'token')}) will leave it; "
+            "skills, fields and the system text stay."
         )
     draft = Draft(segments, n_cached)
     for index, segment in enumerate(segments):

@@ -32,6 +32,7 @@ from kvnotes_local.notebook.skill_splicer import SkillSplicer
 from kvnotes_local.notebook.working_chat import Keeper, WorkingChat
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+from kvnotes_local.wording import counted
 
 _EDIT_ROOM = 48
 """Tokens that an edit may need beside the value: the words of an erratum and its turn."""
@@ -205,7 +206,7 @@ class Notebook:
         already stays where it is; ``values`` are then set. Raises SkillError, ArtifactError, EngineError.
         """
         if repair is not None and repair < 0:
-            raise UsageError(f"A seam of {repair} tokens cannot be computed; give 0 or more.")
+            raise UsageError(f"A seam of {counted(repair, 'token')} cannot be computed; give 0 or more.")
         present = find_skill(self.segments, name)
         if present is not None:
             for field, value in (values or {}).items():
@@ -254,7 +255,7 @@ class Notebook:
         engine process dies twice, which raises EngineCrashed afterwards.
         """
         if max_tokens < 1:
-            raise UsageError(f"An answer of {max_tokens} tokens cannot be given; allow 1 or more.")
+            raise UsageError(f"An answer of {counted(max_tokens, 'token')} cannot be given; allow 1 or more.")
         began = time.perf_counter()
         base = self.segments[:behind]
         question, opening = self._factory.user(text, base[-1] if base else None), self._factory.opening()
@@ -387,7 +388,7 @@ class Notebook:
         """
         place = len(self.segments) if at is None else at
         if not 0 <= place <= len(self.segments):
-            raise UsageError(f"The chat has {len(self.segments)} segments; it cannot be forked at {place}.")
+            raise UsageError(f"The chat has {counted(len(self.segments), 'segment')}; it cannot be forked at {place}.")
         twin = Notebook.__new__(Notebook)
         twin.__dict__.update(self.__dict__)
         twin._chat = self._chat.fork(place)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import stat
+import tempfile
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -18,8 +19,9 @@ from pathlib import Path
 
 from kvnotes_local.engine.artifact import read_artifact_meta
 from kvnotes_local.engine.artifact_meta import ArtifactMeta
+from kvnotes_local.engine.artifact_writer import NO_ROOM
 from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
-from kvnotes_local.errors import ArtifactError, OtherVersionError
+from kvnotes_local.errors import ArtifactError, DiskFullError, OtherVersionError
 
 SUFFIX = ".safetensors"
 _KEY_DIGITS = 16
@@ -87,16 +89,29 @@ class ArtifactStore:
         """Bytes of all artifacts."""
         return sum(status.st_size for path, status in self._files() if path.name.endswith(SUFFIX))
 
-    def touch_used(self, key: str) -> None:
-        """Note that the artifact was used now, to the hour; one that is gone is nothing to note.
+    def check_writable(self) -> None:
+        """Raises DiskFullError or ArtifactError where nothing can be written: better before the work than after it."""
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                dir=self.directory, prefix=TEMPORARY_PREFIX, suffix=TEMPORARY_SUFFIX
+            ) as file:
+                file.write(b"x")
+        except OSError as error:
+            kind = DiskFullError if error.errno in NO_ROOM else ArtifactError
+            raise kind(
+                f"{self.directory} cannot be written ({error.strerror or error}); check its rights and its disk, "
+                "or choose another --cache-dir"
+            ) from error
+
+    def touch_used(self, path: Path) -> None:
+        """Note that the artifact was used now, to the hour; one that is gone is nothing to note, nor is one on a read-only disk.
 
         Not oftener, since a file whose times change has its checksums compared again.
         """
-        path = self.find(key)
-        if path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if abs(time.time() - path.stat().st_mtime) > _USED_SECONDS:
-                    os.utime(path)
+        with contextlib.suppress(OSError):
+            if abs(time.time() - path.stat().st_mtime) > _USED_SECONDS:
+                os.utime(path)
 
     def remove(self, key: str) -> int:
         """Delete an artifact; bytes freed, 0 if there was none.
@@ -128,7 +143,7 @@ class ArtifactStore:
         """Delete what was not used for ``older_than``, then the least recently used until ``max_bytes`` are left.
 
         What another version made goes too, and leftovers of interrupted writes that are an hour old. Artifacts of skills named
-        in ``keep`` stay.
+        in ``keep`` stay, and of their parts.
         Returns what was deleted, or with ``dry_run`` what would be.
 
         Raises:
@@ -139,7 +154,7 @@ class ArtifactStore:
         stored = sorted(self.list(), key=lambda one: one.last_used)
         left = sum(one.n_bytes for one in stored)
         for one in stored:
-            if one.meta is not None and one.meta.skill in keep:
+            if one.meta is not None and one.meta.skill.partition("/")[0] in keep:
                 continue
             too_old = older_than is not None and now - one.last_used > older_than.total_seconds()
             too_much = max_bytes is not None and left > max_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from kvnotes_local.errors import ArtifactError, SkillError
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.imports import ImportShelf
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS, LEADS, header_tokens, lead_tokens
+from kvnotes_local.skills.pins import PinMemory
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.task import Task
 from kvnotes_local.skills.template import FieldPiece, Piece
@@ -86,6 +88,7 @@ class SkillCompiler:
         self._n_leads = n_leads
         self._store_type = store_type
         self._imports = ImportShelf(store)
+        self._pins = PinMemory(store.directory.parent)
         self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
         self._wrap = lru_cache(_MAX_TURNS)(self._turns.wrap)
         self._leads = lru_cache(self._leads_of)
@@ -144,7 +147,7 @@ class SkillCompiler:
         if not task.path.exists() and not self._imports.adopt(self._engine, task):
             return None
         info = self._engine.info
-        self._store.touch_used(task.key)
+        self._store.touch_used(task.path)
         try:
             with open_artifact(
                 task.path,
@@ -157,13 +160,23 @@ class SkillCompiler:
                 n_bytes = task.path.stat().st_size
         except (ArtifactError, OSError):
             return None  # damaged or vanished: it is made anew
+        self._imports.discard(info, task)
         return self._compiled(skill, task, n_bytes)
 
     def compiled(self, skill: Skill, task: Task, made: Compiled) -> CompiledSkill:
         """What the engine made, with its skill."""
         return self._compiled(skill, task, made.n_bytes, made)
 
+    def drop_unused(self, skill: Skill, made: Sequence[CompiledSkill]) -> None:
+        """Delete those artifacts of a skill that the verdicts leave without a use: the same text behind other leads."""
+        used = self.task(skill).path
+        for one in made:
+            if one.path != used:
+                with contextlib.suppress(ArtifactError):  # they cost room only
+                    self._store.remove_path(one.path)
+
     def _compiled(self, skill: Skill, task: Task, n_bytes: int, made: Compiled | None = None) -> CompiledSkill:
+        self._pins.note(skill)
         verdict = self._verdict(task.key)
         measured = default_repair(self._engine.info) if verdict is None else verdict.repair_tokens
         return CompiledSkill(

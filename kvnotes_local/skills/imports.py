@@ -17,6 +17,7 @@ from pathlib import Path
 from kvnotes_local.engine.artifact import open_artifact
 from kvnotes_local.engine.artifact_meta import ArtifactMeta, artifact_key
 from kvnotes_local.engine.artifact_writer import write_artifact
+from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.engine.protocol import Engine, RowCheck
 from kvnotes_local.errors import ArtifactError, DiskFullError
 from kvnotes_local.skills.artifact_store import ArtifactStore, StoredArtifact
@@ -60,16 +61,7 @@ class ImportShelf:
         Raises ArtifactError where its rows are not those of the model; it is removed then. Cancelled leaves it waiting.
         """
         info = engine.info
-        key = artifact_key(
-            skill_sha256=task.labels.skill_sha256,
-            model_fingerprint=info.fingerprint,
-            wrapper=task.labels.wrapper,
-            lead=task.labels.lead,
-            rotation_fingerprint="",
-            store=task.store,
-            llama_cpp_version=info.llama_cpp_version,
-        )
-        path = self.waiting.path(key, task.labels.skill, info.fingerprint)
+        path = self._path(info, task)
         if not path.exists():
             return False
         with self._removed_if_wrong(path), open_artifact(path, model_fingerprint=info.fingerprint) as artifact:
@@ -83,6 +75,22 @@ class ImportShelf:
             write_artifact(task.path, meta, artifact.rows())
         _remove(path)
         return True
+
+    def discard(self, info: ModelInfo, task: Task) -> None:
+        """Delete what waits for a task that has an artifact already: it would wait for ever."""
+        _remove(self._path(info, task))
+
+    def _path(self, info: ModelInfo, task: Task) -> Path:
+        key = artifact_key(
+            skill_sha256=task.labels.skill_sha256,
+            model_fingerprint=info.fingerprint,
+            wrapper=task.labels.wrapper,
+            lead=task.labels.lead,
+            rotation_fingerprint="",
+            store=task.store,
+            llama_cpp_version=info.llama_cpp_version,
+        )
+        return self.waiting.path(key, task.labels.skill, info.fingerprint)
 
     @contextmanager
     def _removed_if_wrong(self, path: Path) -> Iterator[None]:

@@ -99,8 +99,8 @@ class SkillLibrary:
         if relative and owner in self._listing.skills:
             return load_part(load_skill(self._listing.skills[owner].folder), relative)
         for problem in self.problems:
-            if problem.path.name == FILE_NAME and problem.path.parent.name == name:
-                raise SkillError(f"Skill {name} is broken: {problem.message}")
+            if problem.path.name == FILE_NAME and problem.path.parent.name == owner:
+                raise SkillError(f"Skill {owner} is broken: {problem.message}")
         names = list(self._listing.skills)
         near = (
             difflib.get_close_matches(name, names, n=3, cutoff=0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ _CHARS_PER_TOKEN = 4
 class Code(StrEnum):
     """What a finding is about; stable, for scripts."""
 
+    BROKEN = "broken"
     FORMAT = "format"
     TOO_SHORT = "too-short"
     TOO_LONG = "too-long"
@@ -169,8 +170,32 @@ def lint(skill: Skill, *, n_tokens: int | None = None, limits: ModelLimits = NO_
     return sorted(findings, key=lambda finding: finding.line)
 
 
-def lint_library(skills: Iterable[Skill]) -> list[Finding]:
-    """Remarks on skills that do not go together: fields of one name with different defaults."""
+def lint_library(skills: Collection[Skill], names: Iterable[str] = ()) -> list[Finding]:
+    """Remarks on skills that do not go together: one names another (of ``names``: all that there are), or fields of one name
+    have different defaults."""
+    return [*_names_of_others(skills, {*names, *(skill.name for skill in skills)}), *_conflicts_between(skills)]
+
+
+def _names_of_others(skills: Iterable[Skill], names: Collection[str]) -> Iterator[Finding]:
+    """Names of two words or more are hardly there by chance; one word counts as ``/word`` or ``word skill``."""
+    several = [re.escape(name) for name in sorted(names, key=len, reverse=True)]
+    pattern = _words(
+        rf"(?<![\w/.-])(?:(?P<long>{'|'.join(one for one in several if '-' in one) or '(?!)'})(?![\w-]|\.\w)"
+        rf"|/(?P<command>{'|'.join(several) or '(?!)'})(?![\w/.-])"
+        rf"|`?(?P<word>{'|'.join(several) or '(?!)'})`? skill\b)"
+    )
+    for skill in skills:
+        for number, prose, raw in _lines(skill):
+            if any(rule.code is Code.ELSEWHERE and rule.pattern.search(prose) for rule in _RULES):
+                continue  # is said already
+            for match in pattern.finditer(raw if prose else ""):
+                name = match[match.lastgroup or 0]
+                if name.casefold() != skill.name.partition("/")[0].casefold():
+                    text = f"{name!r} is another skill, which may not be in the chat; say here what is needed from it"
+                    yield Finding(number, Code.ELSEWHERE, text, skill.name)
+
+
+def _conflicts_between(skills: Iterable[Skill]) -> list[Finding]:
     uses: dict[str, dict[str, str]] = defaultdict(dict)
     for skill in skills:
         for name, default in skill.fields.items():
@@ -194,18 +219,19 @@ def _size(skill: Skill, n_tokens: int | None, limits: ModelLimits) -> Iterator[F
     least = MIN_TOKENS if limits.pays_off_from is None else limits.pays_off_from
     measured = "" if limits.pays_off_from is None else f" (measured on this model: below {least})"
     n_ctx, n_swa = limits.n_ctx, limits.n_swa
+    length = f"{about}{counted(n, 'token')}"
     if n < least:
-        text = f"{about}{counted(n, 'token')}: read as fast as spliced{measured}; paste so short a text into the chat"
+        text = f"{length}: read as fast as spliced{measured}; paste so short a text into the chat"
         yield Finding(line, Code.TOO_SHORT, text, skill.name)
     if n_ctx and n > n_ctx:
-        text = f"{about}{n} tokens do not fit into a context of {n_ctx}; shorten it, split it, or use a larger --n-ctx"
+        text = f"{length} do not fit into a context of {n_ctx:,}; shorten it, split it, or use a larger --n-ctx"
         yield Finding(line, Code.TOO_LONG, text, skill.name)
     elif n_ctx and n * 2 > n_ctx:
-        text = f"{about}{n} tokens take more than half of a context of {n_ctx}; shorten it, or use a larger --n-ctx"
+        text = f"{length} take more than half of a context of {n_ctx:,}; shorten it, or use a larger --n-ctx"
         yield Finding(line, Code.CROWDED, text, skill.name)
     if n_swa and n > n_swa:
         text = (
-            f"{about}{n} tokens are more than the sliding window of {n_swa}: many layers see only its end; "
+            f"{length} are more than the sliding window of {n_swa:,}: many layers see only its end; "
             "put what matters most last, and check with 'kvnotes verify'"
         )
         yield Finding(line, Code.WINDOW, text, skill.name)

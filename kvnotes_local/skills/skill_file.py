@@ -135,9 +135,10 @@ def load_summary(path: Path) -> SkillSummary:
     """Read only the frontmatter of a SKILL.md; ``path`` is the file.
 
     Raises:
-        SkillError: as ``load_skill``, for what lies in the frontmatter.
+        SkillError: as ``load_skill``, for what lies in the frontmatter and for a file that is too large.
     """
     try:
+        _check_size(path)
         try:
             block, _, body_line = split_frontmatter(normalize(_decode(_read_head(path, _HEAD_BYTES), path)))
         except FrontmatterError:
@@ -192,10 +193,22 @@ def load_part(skill: Skill, relative: str) -> Skill:
 def _read(path: Path) -> bytes:
     data = _read_bytes(path, MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise SkillError(
-            f"{path} is larger than {MAX_FILE_BYTES // 1024} KiB; move parts of it into files under references/"
-        )
+        raise _too_large(path)
     return data
+
+
+def _check_size(path: Path) -> None:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise _too_large(path)
+    except OSError:
+        return  # reading it says what is wrong
+
+
+def _too_large(path: Path) -> SkillError:
+    return SkillError(
+        f"{path} is larger than {MAX_FILE_BYTES // 1024} KiB; move parts of it into files under references/"
+    )
 
 
 def _read_head(path: Path, size: int) -> bytes:

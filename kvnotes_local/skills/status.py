@@ -69,7 +69,7 @@ def artifact_states(
     for one in waiting:
         if one.meta is not None:
             name = one.meta.skill.partition("/")[0]
-            found[name].append(ArtifactStatus(one, ArtifactState.UNCHECKED, one.meta.origin))
+            found[name].append(ArtifactStatus(one, ArtifactState.UNCHECKED, one.meta.origin.removeprefix("imported ")))
     order = list(ArtifactState)
     return {name: tuple(sorted(all_, key=lambda one: order.index(one.state))) for name, all_ in found.items()}
 

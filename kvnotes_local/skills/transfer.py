@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.artifact_meta import ArtifactMeta, text_sha256
+from kvnotes_local.engine.artifact_meta import ArtifactKind, ArtifactMeta, text_sha256
+from kvnotes_local.engine.artifact_writer import NO_ROOM
 from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
-from kvnotes_local.errors import ArtifactError, KvnotesError, SkillError
+from kvnotes_local.errors import ArtifactError, DiskFullError, KvnotesError, SkillError
 from kvnotes_local.skills.artifact_store import StoredArtifact
 from kvnotes_local.skills.evals import FILE_NAME as EVALS
 from kvnotes_local.skills.imports import ImportShelf
@@ -57,11 +58,26 @@ def export_skill(skill: Skill, artifacts: Sequence[StoredArtifact], target: Path
         SkillError: the skill's name or a file of it cannot go into an archive.
         KvnotesError: ``target`` cannot be written.
     """
+    if "/" in skill.name:
+        raise SkillError(f"{skill.name} is a part; export {skill.name.partition('/')[0]}, and it goes along")
     if not _NAME.fullmatch(skill.name) or _RESERVED.match(skill.name):
         raise SkillError(f"{skill.name!r} is no name for a folder on every machine; use a-z, 0-9 and single hyphens")
     metas = [one.meta for one in artifacts if one.meta is not None]
     if not metas:
         raise ArtifactError(f"{skill.name} has no artifact; compile it with 'kvnotes skills compile {skill.name}'")
+    if any(meta.kind is ArtifactKind.STATE for meta in metas):
+        raise ArtifactError(
+            f"{skill.name} for {metas[0].model_name} is one whole state, which no other machine could check; copy the skill's "
+            "folder, and compile it there"
+        )
+    texts = list(_texts(skill))
+    for meta in metas:
+        part = meta.skill.partition("/")[2]
+        if part and part not in [name for name, _ in texts]:
+            raise SkillError(
+                f"{part} of {skill.name} has an artifact, but cannot go along: only files under references/ with plain names can "
+                f"(a-z, 0-9, hyphens). Rename it, or 'kvnotes skills remove {meta.skill}'"
+            )
     manifest = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
@@ -77,7 +93,7 @@ def export_skill(skill: Skill, artifacts: Sequence[StoredArtifact], target: Path
             try:
                 with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:
                     archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-                    for name, path in _texts(skill):
+                    for name, path in texts:
                         archive.write(path, name)
                     for number, one in enumerate(artifacts):
                         archive.write(one.path, f"artifacts/{number}.safetensors")
@@ -154,6 +170,10 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     except FileNotFoundError as error:
         raise ArtifactError(f"There is no file {path}.") from error
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise DiskFullError(
+                f"{path} cannot be taken in ({error.strerror}); make room with 'kvnotes skills gc', or choose another --cache-dir"
+            ) from error
         raise ArtifactError(
             f"{path} is no readable export ({error or 'it is cut short'}); let it be exported again"
         ) from error
@@ -199,7 +219,7 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
 def _to_shelf(
     path: Path, archive: zipfile.ZipFile, member: str, skill: Skill, manifest: dict[str, Any], shelf: ImportShelf
 ) -> StoredArtifact:
-    shelf.waiting.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shelf.waiting.check_writable()
     with tempfile.NamedTemporaryFile(
         dir=shelf.waiting.directory, prefix=TEMPORARY_PREFIX, suffix=TEMPORARY_SUFFIX
     ) as file:

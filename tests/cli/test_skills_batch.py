@@ -6,112 +6,25 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.artifact import open_artifact
-from kvnotes_local.engine.tensor_file import TEMPORARY_SUFFIX
-from tests.conftest import Run
+from kvnotes_local.wording import counted
+from tests.cli.batches import Batch, Kvnotes, events, wait_for, write_skills
 from tests.zoo import zoo_model
 
-Kvnotes = Callable[..., Run]
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="sends signals, which Windows has not")
-
-
-def write_skills(folder: Path, n: int, words: int = 60) -> Path:
-    for number in range(n):
-        skill = folder / f"skill-{number:02}"
-        skill.mkdir(parents=True)
-        text = f"Rule {number} of the harbour. " * (words // 5 + number)
-        (skill / "SKILL.md").write_text(f"---\nname: skill-{number:02}\ndescription: d\n---\n{text}\n")
-    return folder
 
 
 @pytest.fixture
 def tiny(zoo_directory: Path) -> Path:
     return zoo_model("llama", zoo_directory)
-
-
-class Batch:
-    """A ``skills compile`` in a process of its own, with a cache of its own."""
-
-    def __init__(self, tmp_path: Path, tiny: Path, n: int, words: int = 60, here: Kvnotes | None = None) -> None:
-        self.cache = tmp_path / "cache"
-        self.skills = write_skills(tmp_path / "skills", n, words)
-        self.names = [f"skill-{number:02}" for number in range(n)]
-        self._model = tiny
-        self._home = tmp_path / "home"
-        self._home.mkdir(exist_ok=True)
-        self._here = here
-
-    def start(self, *more: object, limit: int | None = None) -> subprocess.Popen[str]:
-        keep = {key: value for key, value in os.environ.items() if not key.startswith("KVNOTES")}
-        own = {
-            "HOME": str(self._home),
-            "KVNOTES_CACHE_DIR": str(self.cache),
-            "KVNOTES_DATA_DIR": str(self._home / "data"),
-            "KVNOTES_LOG_DIR": str(self._home / "log"),
-        }
-
-        def limit_files() -> None:
-            if limit is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-        return subprocess.Popen(
-            [sys.executable, "-m", "kvnotes_local.cli.main", *map(str, self._command(*more))],
-            env={**keep, **own},
-            cwd=self._home,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=limit_files,
-        )
-
-    def _command(self, *more: object) -> tuple[object, ...]:
-        options = ("--skills-dir", self.skills, "--model", self._model, "--threads", 1, "--progress", "json", *more)
-        return ("skills", "compile", *self.names, *options)
-
-    def run(self, *more: object, limit: int | None = None) -> Run:
-        """Run to the end: in the test's process if it was made with ``here``."""
-        if self._here is not None and limit is None:
-            return self._here(*self._command(*more))
-        process = self.start(*more, limit=limit)
-        out, err = process.communicate(timeout=300)
-        return Run(process.returncode, out, err)
-
-    def artifacts(self) -> dict[str, Path]:
-        """Files by skill; every one of them is whole, or the test fails."""
-        found = {}
-        for path in self.cache.glob("artifacts/*/*.safetensors"):
-            with open_artifact(path) as artifact:  # compares all checksums
-                found[artifact.meta.skill] = path
-        return found
-
-    def half_written(self) -> list[Path]:
-        return list(self.cache.glob(f"artifacts/*/*{TEMPORARY_SUFFIX}"))
-
-
-def events(lines: str) -> Iterator[dict]:  # type: ignore[type-arg]
-    for line in lines.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
-
-
-def wait_for(process: subprocess.Popen[str], word: str) -> str:
-    """Read stderr up to a line with the word."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if word in line:
-            return line
-    raise AssertionError(f"the process ended without {word!r}")
 
 
 def test_the_plan_comes_first_and_says_what_is_missing(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
@@ -174,7 +87,7 @@ def test_a_skill_that_cannot_be_compiled_does_not_stop_the_others(
     (batch.skills / "skill-01" / "SKILL.md").write_text("---\nname: skill-01\ndescription: d\n---\n" + "Long. " * 2000)
     run = batch.run("--json", "--n-ctx", 2048)
     assert run.code == 1
-    assert "1 of 3 artifacts could not be made" in run.err
+    assert "1 of 3 artifacts could not be made: skill-01 (llama-" in run.err
     status = {one["skill"]: one["status"] for one in json.loads(run.out)["artifacts"]}
     assert status == {"skill-00": "compiled", "skill-01": "failed", "skill-02": "compiled"}
     assert "--n-ctx" in run.err
@@ -202,9 +115,9 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path: Path, tiny: P
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "run the same command again" in err
-    assert "Traceback" not in err
     there = batch.artifacts()
+    assert f"{counted(len(there), 'artifact')} made, {6 - len(there)} missing; run the same command again" in err
+    assert "Traceback" not in err
     assert 1 <= len(there) < 6
     assert not batch.half_written()
     inodes = {path: path.stat().st_ino for path in there.values()}
@@ -272,6 +185,7 @@ def test_a_disk_that_fills_up_stops_the_batch_with_nothing_half_written(tmp_path
     assert "make room with 'kvnotes skills gc'" in run.err
     assert "Traceback" not in run.err
     there = batch.artifacts()
+    assert f"{counted(len(there), 'artifact')} made, {6 - len(there)} missing; run the same command again" in run.err
     assert 1 <= len(there) < 6
     assert not batch.half_written()
     assert batch.run().code == 0
@@ -282,8 +196,10 @@ def test_a_disk_that_is_too_small_is_said_before_starting(
     tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one thing that is not real here is the number of free bytes."""
-    from kvnotes_local.cli import batch_run
+    from kvnotes_local.cli import batch_room
     from kvnotes_local.cli.batch_report import ProgressStyle, batch_report
+    from kvnotes_local.cli.batch_run import BatchRun
+    from kvnotes_local.cli.batch_wanted import Wanted
     from kvnotes_local.cli.options import EngineOptions
     from kvnotes_local.cli.output import Output
     from kvnotes_local.engine.store_type import StoreType
@@ -291,13 +207,11 @@ def test_a_disk_that_is_too_small_is_said_before_starting(
 
     monkeypatch.setenv("KVNOTES_LOG_DIR", str(tmp_path / "log"))
     free = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(batch_run.shutil, "disk_usage", lambda path: free)
+    monkeypatch.setattr(batch_room.shutil, "disk_usage", lambda path: free)
     output = Output(quiet=True)
-    wanted = batch_run.Wanted((), True, (), (write_skills(tmp_path / "skills", 2),))
+    wanted = Wanted((), True, (), (write_skills(tmp_path / "skills", 2),))
     options = EngineOptions(threads=1, cache_dir=tmp_path / "cache")
-    run = batch_run.BatchRun(
-        wanted, [str(tiny)], options, StoreType.F16, output, batch_report(ProgressStyle.NONE, output)
-    )
+    run = BatchRun(wanted, [str(tiny)], options, StoreType.F16, output, batch_report(ProgressStyle.NONE, output))
     with pytest.raises(DiskFullError, match=r"would take about .* has 1\.0 MiB free.*--store q8_0"):
         run.go()
     assert not list((tmp_path / "cache").glob("artifacts/*/*"))

@@ -15,6 +15,7 @@ import pytest
 
 from kvnotes_local.engine.artifact import read_artifact_meta
 from kvnotes_local.engine.fingerprint import model_fingerprint
+from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from kvnotes_local.skills.speeds import ModelSpeed, SpeedMemory
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict, VerdictStore
 from tests.conftest import Run
@@ -199,7 +200,7 @@ def test_lint_names_line_and_reason_and_counts_with_a_model(kvnotes_here: Kvnote
     SpeedMemory(tmp_path / "cache").put(model_fingerprint(tiny, None), speed)
     counted = document(kvnotes_here("skills", "lint", "loose", "brief", *common, "--json"))["findings"]
     messages = {(one["skill"], one["code"]): one["message"] for one in counted}
-    assert "tokens take more than half of a context of 1024" in messages["loose", "crowded"]
+    assert "tokens take more than half of a context of 1,024" in messages["loose", "crowded"]
     assert "measured on this model: below 101" in messages["brief", "too-short"]
 
 
@@ -218,7 +219,13 @@ def test_remove_deletes_artifacts_and_never_skills(
     assert gone["deleted"] == would["deleted"]
     assert [path.name[:5] for path in (tmp_path / "cache" / "artifacts").glob("*/*")] == ["pilot"]
     assert (skills / "harbour" / "SKILL.md").exists()
-    assert document(kvnotes_here("skills", "remove", "pilot", "--model", "other", "--json"))["deleted"] == []
+    other = kvnotes_here("skills", "remove", "pilot", "--model", "other")
+    assert other.code == 1
+    assert "There are some for llama-" in other.err
+    of_file = document(kvnotes_here("skills", "remove", "pilot", "--model", tiny, "--dry-run", "--json"))
+    assert [one["skill"] for one in of_file["deleted"]] == ["pilot"]
+    assert kvnotes_here("skills", "remove", "pilot", "pilot/references/x.md").code == 1
+    assert len(list((tmp_path / "cache" / "artifacts").glob("*/*"))) == 1  # nothing goes where a name is wrong
     wrong = kvnotes_here("skills", "remove", "harbour")
     assert wrong.code == 1
     assert "Compiled are: pilot" in wrong.err
@@ -247,6 +254,95 @@ def test_gc_deletes_by_age_and_size_and_spares_pinned_skills(kvnotes_here: Kvnot
     assert files["pilot"].exists()
     assert kvnotes_here("skills", "gc", "--max-bytes", "many").code == 2
     assert kvnotes_here("skills", "gc", "--older-than", "30").code == 2
+
+
+def test_gc_spares_pinned_skills_wherever_they_lie_and_their_references(
+    kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path
+) -> None:
+    pinned = "metadata:\n  kvnotes.pin: true\n"
+    folder = skill(skill(tmp_path / "far", "harbour"), "pilot", metadata=pinned)
+    (folder / "pilot" / "references").mkdir()
+    (folder / "pilot" / "references" / "x.md").write_text("Ships carry salt. " * 10)
+    there = ("--skills-dir", folder, "--threads", 1, "--model", tiny)
+    assert kvnotes_here("skills", "compile", "harbour", "pilot", "pilot/references/x.md", *there).code == 0
+    gc = ("skills", "gc", "--max-bytes", "0", "--dry-run", "--json")
+    for more in ((), ("--skills-dir", folder)):
+        assert [one["skill"] for one in document(kvnotes_here(*gc, *more))["deleted"]] == ["harbour"]
+    (tmp_path / "cache" / "pinned.json").unlink()
+    assert [one["skill"] for one in document(kvnotes_here(*gc, "--skills-dir", folder))["deleted"]] == ["harbour"]
+    assert kvnotes_here("skills", "compile", "pilot", *there).code == 0  # up to date, and remembered again
+    assert len(document(kvnotes_here(*gc))["deleted"]) == 1
+    skill(folder, "pilot")  # the pin is read from the skill as it is now
+    assert len(document(kvnotes_here(*gc))["deleted"]) == 3
+    for data in ("[", "{}", '[1, "relative", "\\u0000"]'):
+        (tmp_path / "cache" / "pinned.json").write_text(data)
+        assert len(document(kvnotes_here(*gc))["deleted"]) == 3
+
+
+def test_gc_says_what_stays_whether_or_not_it_deletes(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    folder = skill(tmp_path / "skills", "harbour")
+    assert (
+        kvnotes_here("skills", "compile", "harbour", "--skills-dir", folder, "--threads", 1, "--model", tiny).code == 0
+    )
+    (artifact,) = (tmp_path / "cache" / "artifacts").glob("*/*")
+    left_over = artifact.with_name(f"{TEMPORARY_PREFIX}x{TEMPORARY_SUFFIX}")
+    left_over.write_bytes(b"x" * 1000)
+    os.utime(left_over, (0, 0))
+    would = document(kvnotes_here("skills", "gc", "--dry-run", "--json"))
+    done = document(kvnotes_here("skills", "gc", "--json"))
+    assert (would["bytes"], done["bytes"]) == (1000, 1000)
+    assert would["bytes_left"] == done["bytes_left"] == artifact.stat().st_size
+
+
+def test_a_part_of_a_skill_is_shown_with_its_own_artifacts(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:
+    folder = skill(tmp_path / "skills", "pilot")
+    (folder / "pilot" / "references").mkdir()
+    (folder / "pilot" / "references" / "x.md").write_text("Ships carry salt. " * 10)
+    there = ("--skills-dir", folder)
+    model = ("--threads", 1, "--model", tiny)
+    assert kvnotes_here("skills", "compile", "pilot/references/x.md", *there, *model).code == 0
+    (one,) = document(kvnotes_here("skills", "show", "pilot/references/x.md", *there, "--json"))["artifacts"]
+    assert (one["skill"], one["status"]) == ("pilot/references/x.md", "compiled")
+    assert "Not compiled" not in kvnotes_here("skills", "show", "pilot/references/x.md", *there).out
+
+
+def test_lint_tells_broken_skills_and_goes_on(kvnotes_here: Kvnotes, tmp_path: Path) -> None:
+    folder = skill(skill(tmp_path / "skills", "pilot", "Ask the harbour-master first. " * 20), "harbour-master")
+    skill(folder, "late", "Text. " * 1000)
+    with (folder / "late" / "SKILL.md").open("ab") as file:
+        file.write(b"\xe9")
+    (folder / "nothing").mkdir()
+    (folder / "nothing" / "SKILL.md").write_text("no frontmatter")
+    run = kvnotes_here("skills", "lint", "--skills-dir", folder, "--json")
+    assert run.code == 1
+    assert "2 skills cannot be read" in run.err
+    found = {(one["skill"], one["code"]) for one in json.loads(run.out)["findings"]}
+    assert found >= {("nothing", "broken"), ("late", "broken"), ("pilot", "elsewhere")}
+    named = kvnotes_here("skills", "lint", "pilot", "--skills-dir", folder)
+    assert named.code == 0
+    assert "'harbour-master' is another skill" in named.out
+    assert kvnotes_here("skills", "lint", "late", "--skills-dir", folder).code == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\nname: other\ndescription: d\n---\nname: stays\n",
+        "---\r\nname: other\r\ndescription: d\r\n---\r\nname: stays\r\n",
+        "---\ndescription: d\n---\nname: stays\n",
+    ],
+    ids=["usual", "CRLF", "no name"],
+)
+def test_a_copy_of_a_skill_gets_its_name_in_the_frontmatter(kvnotes_here: Kvnotes, tmp_path: Path, text: str) -> None:
+    folder = skill(tmp_path / "skills", "other")
+    (folder / "other" / "SKILL.md").write_bytes(text.encode())
+    to = tmp_path / "mine"
+    made = document(
+        kvnotes_here("skills", "new", "twin", "--like", "other", "--skills-dir", folder, "--to", to, "--json")
+    )
+    shown = document(kvnotes_here("skills", "show", "twin", "--skills-dir", to, "--json"))
+    assert (shown["name"], shown["warnings"]) == ("twin", [])
+    assert "name: stays" in Path(made["path"]).read_text()
 
 
 def test_export_and_import_carry_a_skill_to_another_cache(

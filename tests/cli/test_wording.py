@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import kvnotes_local
 from kvnotes_local.wording import counted
 from tests.conftest import Run
 from tests.zoo import zoo_model
@@ -18,6 +19,23 @@ ONE_WITH_A_PLURAL = re.compile(r"(?<![\d.,])1 (?!ms\b)[a-z]+s\b")
 
 def test_one_is_singular_and_everything_else_plural() -> None:
     assert [counted(n, "token") for n in (0, 1, 2, 1001)] == ["0 tokens", "1 token", "2 tokens", "1,001 tokens"]
+
+
+NOUNS = "token|artifact|skill|file|chat|model|question|position|segment|field|turn|edit|day|remark|step|word|decision"
+UNCOUNTED = re.compile(r"\{([^{}]*)\} (?:[a-z]+ )?(?:" + NOUNS + r")s(?![\w/])")
+
+
+@pytest.mark.parametrize("part", ["cli", "notebook", "skills"])
+def test_numbers_stand_before_their_nouns_by_way_of_counted(part: str) -> None:
+    """What is said only now and then is not seen by a test that runs commands."""
+    folder = Path(kvnotes_local.__file__).parent / part
+    found = [
+        f"{path.name}: {match[0]}"
+        for path in sorted(folder.glob("*.py"))
+        for match in UNCOUNTED.finditer(re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.DOTALL))
+        if "join(" not in match[1] and not match[1].isupper()
+    ]
+    assert found == []
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_an_empty_store_need_not_exist(store: ArtifactStore) -> None:
     assert store.remove(META.key) == 0
     assert store.total_bytes() == 0
     assert store.gc(max_bytes=0) == ()
-    store.touch_used(META.key)
+    store.touch_used(store.path_of(META))
     assert not store.directory.exists()
 
 
@@ -124,10 +124,19 @@ def test_use_is_noted_without_changing_the_content(store: ArtifactStore) -> None
     before = store.path_of(meta).read_bytes()
     assert time.time() - store.list()[0].last_used > 29 * DAY
 
-    store.touch_used(meta.key)
+    store.touch_used(store.path_of(meta))
 
     assert time.time() - store.list()[0].last_used < 60
     assert store.path_of(meta).read_bytes() == before
+
+
+def test_use_of_one_of_two_skills_with_the_same_text_is_that_ones(store: ArtifactStore) -> None:
+    first, second = (put(store, age_days=9, skill=name) for name in ("first", "second"))
+    assert first.key == second.key
+    store.touch_used(store.path_of(second))
+    now = time.time()
+    used = {one.meta.skill: now - one.last_used < 86400 for one in store.list() if one.meta is not None}
+    assert used == {"first": False, "second": True}
 
 
 def test_gc_removes_the_least_recently_used_first(store: ArtifactStore) -> None:
@@ -210,7 +219,7 @@ store = ArtifactStore(Path(sys.argv[2]))
 for round in range(30):
     meta = replace(META, lead=str(round % 5))
     write_artifact(store.path_of(meta), meta, random_rows(*LAYOUTS["plain"]))
-    store.touch_used(meta.key)
+    store.touch_used(store.path_of(meta))
     assert all(not one.problem for one in store.list())
     store.total_bytes()
     store.gc(max_bytes=20_000)

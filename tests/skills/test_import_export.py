@@ -22,7 +22,7 @@ from kvnotes_local.kv.rows import slice_rows
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import CompileStatus, SkillCompiler
 from kvnotes_local.skills.imports import ImportShelf, spans_to_check
-from kvnotes_local.skills.skill_file import Skill, load_skill
+from kvnotes_local.skills.skill_file import Skill, load_part, load_skill
 from kvnotes_local.skills.transfer import export_skill, import_skill
 from tests.conftest import MakeEngine, both_engines
 
@@ -171,10 +171,58 @@ def test_places_to_check_cannot_be_foreseen_and_cover_both_ends() -> None:
     assert spans_to_check(3) == [(0, 3)]
 
 
-def test_whole_states_cannot_be_imported(tiny_engine: MakeEngine, skill: Skill, tmp_path: Path) -> None:
+def test_whole_states_are_neither_exported_nor_imported(tiny_engine: MakeEngine, skill: Skill, tmp_path: Path) -> None:
     engine = tiny_engine("mamba")
+    with pytest.raises(ArtifactError, match="no other machine could check"):
+        exported(engine, skill, tmp_path)
+    (one,) = machine(tmp_path, "here").list()
+    assert one.meta is not None
+    model = {"name": one.meta.model_name, "arch": one.meta.model_arch, "sha256": one.meta.model_fingerprint}
+    manifest = {"format": "kvnotes-export", "format_version": 1, "skill": skill.name, "model": model}
+    path = tmp_path / "crafted.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("kvnotes.json", json.dumps(manifest))
+        archive.write(skill.folder / "SKILL.md", "SKILL.md")
+        archive.write(one.path, "artifacts/0.safetensors")
     with pytest.raises(ArtifactError, match="cannot be checked; compile it here"):
-        import_skill(exported(engine, skill, tmp_path), ImportShelf(machine(tmp_path, "there")), None)
+        import_skill(path, ImportShelf(machine(tmp_path, "there")), None)
+
+
+def test_what_is_compiled_already_does_not_wait_for_its_check_for_ever(
+    tiny_engine: MakeEngine, skill: Skill, tmp_path: Path
+) -> None:
+    engine = tiny_engine("llama")
+    archive = exported(engine, skill, tmp_path)
+    store = machine(tmp_path, "there")
+    compiler = SkillCompiler(engine, store)
+    compiler.compile(skill)
+    import_skill(archive, ImportShelf(store), None)
+    assert len(ImportShelf(store).waiting.list()) == 1
+    assert compiler.find(skill) is not None
+    assert ImportShelf(store).waiting.list() == ()
+
+
+def test_a_reference_that_cannot_travel_is_said_when_exporting(
+    tiny_engine: MakeEngine, skill: Skill, tmp_path: Path
+) -> None:
+    engine, store = tiny_engine("llama"), machine(tmp_path, "here")
+    (skill.folder / "references" / "two words.md").write_text("Ships carry salt. " * 6)
+    SkillCompiler(engine, store).compile(load_part(skill, "references/two words.md"))
+    with pytest.raises(SkillError, match=r"two words\.md .* cannot go along.* Rename it"):
+        export_skill(skill, store.list(), tmp_path / "out.zip")
+    with pytest.raises(SkillError, match="is a part; export harbour"):
+        export_skill(load_part(skill, "references/ships.md"), store.list(), tmp_path / "out.zip")
+
+
+def test_a_disk_that_fills_up_during_an_import_is_no_fault_of_the_file(
+    tiny_engine: MakeEngine, skill: Skill, tmp_path: Path
+) -> None:
+    archive = exported(tiny_engine("llama"), skill, tmp_path)
+    there = machine(tmp_path, "there")
+    there.directory.parent.mkdir()
+    (there.directory.parent / "imports").write_text("a file where a folder has to be")
+    with pytest.raises(ArtifactError, match=r"imports cannot be written .* --cache-dir"):
+        import_skill(archive, ImportShelf(there), None)
 
 
 @pytest.mark.parametrize(

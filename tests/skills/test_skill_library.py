@@ -44,14 +44,18 @@ def test_broken_skills_are_listed_and_the_others_stay_usable(tmp_path: Path) -> 
     simple_skill(tmp_path / "good")
     write_skill(tmp_path / "broken", "---\nname: broken\n---\nbody")
     write_skill(tmp_path / "binary", b"\x00\xff")
+    write_skill(tmp_path / "large", b"---\nname: large\ndescription: d\n---\n" + b"text\n" * 210_000)
 
     library = SkillLibrary([tmp_path, tmp_path / "missing"])
 
     assert [skill.name for skill in library.skills] == ["good"]
-    assert [problem.path.parent.name for problem in library.problems[:2]] == ["binary", "broken"]
-    assert "is not a folder" in library.problems[2].message
+    assert [problem.path.parent.name for problem in library.problems[:3]] == ["binary", "broken", "large"]
+    assert "is larger than 1024 KiB" in library.problems[2].message
+    assert "is not a folder" in library.problems[3].message
     with pytest.raises(SkillError, match=r"broken is broken: .* has no description; add"):
         library.get("broken")
+    with pytest.raises(SkillError, match=r"broken is broken: .* has no description; add"):
+        library.get("broken/references/x.md")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path) -> None:

@@ -117,3 +117,33 @@ def test_a_field_of_two_skills_needs_one_default() -> None:
     assert [finding.code for finding in lint_library([one, two, three])] == [Code.FIELD_CONFLICT]
     assert "'200' in one, '300' in two" in lint_library([one, two])[0].message
     assert lint_library([one, three]) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("Apply refund-policy first.", True),
+        ("Apply `refund-policy` first.", True),
+        ("Then /tides is to be run.", True),
+        ("The tides skill knows more.", True),
+        ("Look at the Refund-Policy.", True),
+        ("The tides are high.", False),
+        ("Open docs/tides for it.", False),
+        ("Open refund-policy.md for it.", False),
+        ("The old-refund-policy-2 is gone.", False),
+        ("My own-name is here.", False),
+        ("```\nrefund-policy\n```", False),
+    ],
+)
+def test_names_of_other_skills_are_found_by_line(body: str, found: bool) -> None:
+    one = skill("# Title\n\n" + body, "own-name")
+
+    findings = lint_library([one], ["refund-policy", "tides", "own-name"])
+
+    assert [(finding.code, finding.line) for finding in findings] == ([(Code.ELSEWHERE, 8)] if found else [])
+
+
+def test_another_skill_is_remarked_on_once() -> None:
+    one = skill("See the refund-policy skill for that.", "own-name")
+
+    assert len([*lint(one), *lint_library([one], ["refund-policy"])]) == 1
