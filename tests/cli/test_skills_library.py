@@ -110,11 +110,14 @@ def test_compile_with_verify_measures_once_and_keeps_the_verdict(
         "skills", "compile", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny, "--verify", "--json"
     )
     assert compiled.code in (0, 3), compiled.err
-    (verdict,) = json.loads(compiled.out)["verdicts"]
-    assert (compiled.code == 3) == (verdict["verdict"] == "failed")
-    (kept,) = VerdictStore(tmp_path / "cache" / "verdicts").list()
-    (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]
-    assert one["verdict"] == kept.outcome.value == verdict["verdict"]
+    (told,) = json.loads(compiled.out)["verdicts"]
+    assert (compiled.code == 3) == (told["verdict"] == "failed")
+    (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]  # what was made behind other leads in vain is gone
+    key = read_artifact_meta(Path(one["path"])).key
+    verdicts = VerdictStore(tmp_path / "cache" / "verdicts").list()
+    (kept,) = (verdict for verdict in verdicts if verdict.conditions.artifact_key == key)
+    assert json.loads(compiled.out)["artifacts"][0]["path"] == one["path"]
+    assert one["verdict"] == kept.outcome.value == told["verdict"]
     assert one["status"] == {"passed": "compiled", "failed": "gate failed"}[one["verdict"]]
     # A verdict that is there is not measured again.
     again = kvnotes_here(
