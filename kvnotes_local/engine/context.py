@@ -114,6 +114,7 @@ class LlamaContext:
         self.n_batch = int(api.llama_n_ubatch(self.pointer))
         self._batch = api.llama_batch_init(self.n_batch, 0, 1)
         self._n_vocab = model.n_vocab
+        self._in_flight = 0  # tokens that may not be computed yet
 
     def close(self) -> None:
         if self.pointer:
@@ -149,8 +150,7 @@ class LlamaContext:
                 batch.logits[i] = all_logits is not None
             if logits and first + n == len(tokens):
                 batch.logits[n - 1] = True
-            with PULSE.piece("token" if n == 1 else "tokens", n):
-                status = int(api.llama_decode(self.pointer, batch))
+            status = self._decode_batch(n)
             if status != 0:
                 self.remove(seq, start)
                 raise self._decode_error(status, len(tokens), start)
@@ -177,7 +177,7 @@ class LlamaContext:
                 batch.n_seq_id[i] = 1
                 batch.seq_id[i][0] = seq
                 batch.logits[i] = False
-            status = int(api.llama_decode(self.pointer, batch))
+            status = self._decode_batch(len(chunk))
             if status != 0:
                 for run in runs:
                     self.remove(run.seq, run.start)
@@ -187,7 +187,15 @@ class LlamaContext:
 
     def synchronize(self) -> None:
         """Wait until what was decoded is computed: on a GPU ``decode`` comes back earlier."""
-        api.llama_synchronize(self.pointer)
+        with PULSE.piece("wait", self._in_flight):
+            api.llama_synchronize(self.pointer)
+        self._in_flight = 0
+
+    def _decode_batch(self, n_tokens: int) -> int:
+        """Compute the batch; llama.cpp's status."""
+        self._in_flight += n_tokens
+        with PULSE.piece("decode", n_tokens):
+            return int(api.llama_decode(self.pointer, self._batch))
 
     def last_logits(self) -> NDArray[np.float32]:
         """float32 (n_vocab,), a copy, of the last decoded token for which logits were asked."""
@@ -195,6 +203,7 @@ class LlamaContext:
 
     def require_logits(self) -> None:
         """Raises EngineError where the last decode left no logits; llama.cpp's samplers would abort the process."""
+        self.synchronize()
         if not api.llama_get_logits_ith(self.pointer, -1):
             raise EngineError("No logits are there: the last call decoded no token that asked for them.")
 
@@ -220,6 +229,7 @@ class LlamaContext:
 
     def get_state(self, seq: int, *, flags: int = 0) -> memoryview:
         """The sequence's state blob, bytes."""
+        self.synchronize()
         size = int(api.llama_state_seq_get_size_ext(self.pointer, seq, flags))
         buffer = np.empty(size, np.uint8)
         pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
@@ -234,6 +244,7 @@ class LlamaContext:
 
         Raises ContextFullError where the cells do not fit.
         """
+        self.synchronize()
         pointer = np.frombuffer(blob, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         with PULSE.piece("state bytes in", blob.nbytes):
             read = int(api.llama_state_seq_set_data_ext(self.pointer, pointer, blob.nbytes, seq, flags))
@@ -244,6 +255,7 @@ class LlamaContext:
             )
 
     def _logits_row(self, index: int) -> NDArray[np.float32]:
+        self.synchronize()
         pointer = api.llama_get_logits_ith(self.pointer, index)
         if not pointer:
             raise EngineError("No logits are there: the last call decoded no token that asked for them.")

@@ -44,6 +44,7 @@ class LlamaModel:
 
         callback = api.llama_progress_callback(on_progress)
         params.progress_callback = callback
+        PULSE.model_bytes = self.header.file_bytes
         with native.quiet_stderr(), PULSE.piece("load"):
             self.pointer = api.llama_model_load_from_file(str(self.path).encode(), params)
         if not self.pointer:

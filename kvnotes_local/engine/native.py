@@ -18,6 +18,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as api
 
 from kvnotes_local.engine.bounded_log import BoundedLog
+from kvnotes_local.terminal_text import safe_line
 
 LOG_LINES = 400
 _GPU = 1  # GGML_BACKEND_DEVICE_TYPE_GPU
@@ -27,6 +28,7 @@ _started = False
 _recent: deque[str] = deque(maxlen=LOG_LINES)
 _log: BoundedLog | None = None
 _logs_to_stderr = False
+_stderr = 2  # where people read
 
 
 def start(log_path: Path | None = None) -> None:
@@ -40,6 +42,8 @@ def start(log_path: Path | None = None) -> None:
             _log = BoundedLog(log_path)
         if not _started:
             api.llama_log_set(_on_log, ctypes.c_void_p(0))
+            if not _logs_to_stderr:
+                _tell_aborts()
             api.llama_backend_init()
             _started = True
 
@@ -61,21 +65,47 @@ def quiet_stderr() -> Iterator[None]:
     if _logs_to_stderr:
         yield
         return
+    global _stderr
     target = _log.path if _log is not None else Path(os.devnull)
     sys.stderr.flush()
-    saved = os.dup(2)
+    saved = _stderr = os.dup(2)
     try:
         with target.open("ab") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:
         os.dup2(saved, 2)
+        _stderr = 2
         os.close(saved)
 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, user_data: object) -> None:
     log(text)
+
+
+def _tell_aborts() -> None:
+    # Asked of llama's library, which finds the ggml that it was loaded with; a file of ggml may be there twice, under two names.
+    for library in (api._lib, bundled_library("ggml-base")):
+        if library is not None and hasattr(library, "ggml_set_abort_callback"):
+            library.ggml_set_abort_callback(_abort_callback)
+            return
+
+
+def _on_abort(message: bytes) -> None:
+    """ggml found something that cannot be, such as a model file that lies, and ends this process: said in words, without gdb."""
+    log(message + b"\n")
+    what = safe_line(message.decode("utf-8", "replace"))
+    text = (
+        f"llama.cpp gave up: {what.rpartition('/')[2]}. What was acknowledged is stored. The model file may be damaged, or this "
+        "build of llama.cpp has a mistake; `kvnotes doctor` checks it, and --isolate keeps llama.cpp apart.\n"
+    )
+    with suppress(OSError):
+        os.write(_stderr, text.encode())
+    os._exit(1)
+
+
+_abort_callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_on_abort)
 
 
 def log(text: bytes) -> None:

@@ -20,6 +20,7 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
+from kvnotes_local.engine.pulse import PULSE
 from kvnotes_local.engine.rotation_arithmetic import RopeHints, angle_error, find_arithmetic, ideal_frequencies
 from kvnotes_local.engine.rotation_fit import EXACT, LayerFit, RowShape, fit_layer
 from kvnotes_local.engine.rotation_hints import probing_n_ctx, rope_hints, row_shapes
@@ -207,7 +208,8 @@ def _probe(
                 batch.n_seq_id[seq] = 1
                 batch.seq_id[seq][0] = seq
                 batch.logits[seq] = 0
-            status = int(api.llama_decode(context, batch))
+            with PULSE.piece("probe", batch.n_tokens):
+                status = int(api.llama_decode(context, batch))
             if status:
                 raise EngineError(f"llama.cpp could not decode to measure {_describe(model)} (status {status})")
             for seq in range(batch.n_tokens):

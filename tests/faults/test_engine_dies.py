@@ -281,6 +281,27 @@ def test_an_engine_that_hangs_or_talks_nonsense_is_ended_and_replaced(
     chat.notebook.check()
 
 
+def test_a_wedged_answer_and_a_wedged_compilation_are_noticed(bench: Make) -> None:
+    one = bench("decode", "hang")
+    chat = started(one)
+    texts: list[str] = []
+
+    def listen(piece: str) -> None:
+        texts.append(piece)
+        if len(texts) == 3:
+            one.load_gun()
+
+    reply = chat.notebook.ask("Tell me.", max_tokens=8, on_text=listen)
+    assert "no progress" in one.notices[0]
+    assert not reply.segment.stopped
+    assert reply.text == "".join(texts)
+    one.load_gun()
+    with pytest.raises(EngineCrashed, match=r"no progress for .* while compiling"):
+        chat.notebook.splice("quay")
+    assert not list(one.bullets.iterdir())
+    chat.notebook.check()
+
+
 def test_what_the_engine_said_last_is_in_the_error_and_in_the_log(bench: Make, tmp_path: Path) -> None:
     one = bench("decode", "SIGABRT")
     chat = started(one)

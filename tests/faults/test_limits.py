@@ -6,16 +6,13 @@ import os
 import shutil
 import stat
 import sys
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kvnotes_local.engine.protocol import Parked
 from kvnotes_local.engine.state_shelf import DISK_LIMIT, ShelvedState, StateShelf
-from kvnotes_local.engine.tensor_file import TensorSpec, map_tensors, read_tensor_header, write_tensor_file
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.notebook import chat_store
 from kvnotes_local.notebook.chat_params import ChatParams
@@ -111,20 +108,6 @@ def test_listing_two_thousand_skills_reads_each_head_once_and_no_body(
     skills.get("skill-1999")
     assert len(skills.skills) == 2000
     assert len(read) == 2000
-
-
-def test_artifacts_are_written_and_read_piece_by_piece(tmp_path: Path) -> None:
-    """64 MB in the file, a few in memory."""
-    piece = np.arange(1 << 20, dtype=np.uint8)
-    specs = [TensorSpec(f"layer{number}", "U8", (16 << 20,)) for number in range(4)]
-    tracemalloc.start()
-    write_tensor_file(tmp_path / "a.safetensors", specs, {"format": "1"}, lambda spec: (piece.data for _ in range(16)))
-    with (tmp_path / "a.safetensors").open("rb") as file:
-        views = map_tensors(file, read_tensor_header(file))
-        assert sum(view.nbytes for view in views.values()) == 64 << 20
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 8 << 20
 
 
 @pytest.fixture

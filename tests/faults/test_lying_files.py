@@ -58,12 +58,12 @@ def mutate(data: bytes, pick: random.Random) -> bytes:
     return bytes(changed)
 
 
-def inputs(folder: str, n: int = 80) -> Iterator[bytes]:
+def inputs(folder: str, seed: int, n: int = 80) -> Iterator[bytes]:
     """Every seed of a parser, and accidents of them."""
     seeds = [path.read_bytes() for path in sorted((CORPUS / folder).iterdir())]
     assert seeds
     yield from seeds
-    pick = random.Random(folder)
+    pick = random.Random(f"{folder} {seed}")
     for _ in range(n):
         data = pick.choice(seeds)
         for _ in range(pick.randint(1, 3)):
@@ -113,9 +113,9 @@ PARSERS: dict[str, Parser] = {
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_damaged_files_give_a_typed_error_or_a_value(tmp_path: Path, name: str) -> None:
+def test_damaged_files_give_a_typed_error_or_a_value(tmp_path: Path, name: str, again: int) -> None:
     read = refused = 0
-    for data in inputs(name):
+    for data in inputs(name, again):
         try:
             PARSERS[name](tmp_path, data)
             read += 1
@@ -150,9 +150,9 @@ def frames(data: bytes) -> list[Frame]:
     return found
 
 
-def test_damaged_messages_are_refused_or_read() -> None:
+def test_damaged_messages_are_refused_or_read(again: int) -> None:
     good = 0
-    for data in inputs("frames", 200):
+    for data in inputs("frames", again, 200):
         try:
             good += len(frames(data))
         except WireError:
@@ -286,8 +286,8 @@ def _restore(store: ChatStore) -> None:
     store._db.execute(f"UPDATE segments SET {columns} WHERE number = 1")
 
 
-def test_a_damaged_database_gives_a_typed_error_or_chats(chats: Path, tmp_path: Path) -> None:
-    good, pick = chats.read_bytes(), random.Random(5)
+def test_a_damaged_database_gives_a_typed_error_or_chats(chats: Path, tmp_path: Path, again: int) -> None:
+    good, pick = chats.read_bytes(), random.Random(5 + again)
     path = tmp_path / "chats.sqlite"
     outcomes = set()
     for _ in range(60):

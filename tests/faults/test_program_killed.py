@@ -112,12 +112,6 @@ def kill_often(sessions: Sessions, tmp_path: Path, times: int, seed: int) -> int
 
 
 def test_what_was_acknowledged_survives_a_kill_and_the_answers_are_those_of_an_undisturbed_run(
-    sessions: Sessions, tmp_path: Path
+    sessions: Sessions, tmp_path: Path, again: int
 ) -> None:
-    assert kill_often(sessions, tmp_path, times=25, seed=1) >= 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 5))
-def test_fifty_kills_at_random_moments(sessions: Sessions, tmp_path: Path, seed: int) -> None:
-    assert kill_often(sessions, tmp_path, times=50, seed=seed) >= 5
+    assert kill_often(sessions, tmp_path, times=50, seed=again) >= 4
