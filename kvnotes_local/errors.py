@@ -41,7 +41,8 @@ class EngineLost(EngineError):
 class EngineCrashed(EngineLost):
     """The engine process died or got stuck. It is started again with the next call; chats are put together from what is stored.
 
-    ``operation``: name of the call. ``cause``: how it ended. ``log``: its last lines. ``again``: the second time in a row.
+    ``operation``: name of the call. ``cause``: how it ended. ``log``: its last lines. ``again``: the second
+    time, and the operation in which it died before has not succeeded since.
     """
 
     def __init__(

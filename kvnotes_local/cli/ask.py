@@ -83,7 +83,13 @@ def ask(
     values = fields(set_field or [])
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         stored = None
-        how = {"library": session.library, "compiler": session.compiler, "system": system, "on_notice": output.note}
+        how = {
+            "library": session.library,
+            "compiler": session.compiler,
+            "system": system,
+            "on_notice": output.note,
+            "speed": session.speed,
+        }
         params = ChatParams()
         if chat is not None:
             stored = open_chat(chat_store(data_dir), session.engine, chat, values=values, on_full=on_full, **how)  # type: ignore[arg-type]

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from kvnotes_local.engine.engine_params import EngineParams
     from kvnotes_local.engine.llama_engine import LlamaEngine
     from kvnotes_local.engine.protocol import Engine
+    from kvnotes_local.notebook.proof import PrefillSpeed
     from kvnotes_local.skills.compiler import SkillCompiler
 
 
 @dataclass(frozen=True)
 class Session:
     """A loaded model with what skills need. ``open_other``: another engine of the same model, with changed EngineParams.
-    ``interrupted``: set by a stop signal, also where there was nothing to stop at that moment."""
+    ``interrupted``: set by a stop signal, also where there was nothing to stop at that moment. ``speed``: what is known of how
+    fast the model reads."""
 
     engine: Engine
     library: SkillLibrary
@@ -43,6 +45,7 @@ class Session:
     verdicts: VerdictStore
     open_other: Callable[..., AbstractContextManager[Engine]]
     interrupted: threading.Event
+    speed: PrefillSpeed
 
     def compiler_for(self, store_type: StoreType) -> SkillCompiler:
         """A compiler whose artifacts are stored in another type."""
@@ -117,7 +120,9 @@ def open_session(
     """Load the model and close it afterwards. ``n_ctx``: a default for ``--n-ctx 0``. Raises KvnotesError."""
     # Imported here: commands that need no model must not pay for llama.cpp's libraries.
     from kvnotes_local.engine.engine_params import EngineParams
+    from kvnotes_local.notebook.proof import PrefillSpeed
     from kvnotes_local.skills.compiler import SkillCompiler
+    from kvnotes_local.skills.speeds import SpeedMemory
 
     found = chosen_model(options)
     cache = cache_directory(options)
@@ -169,6 +174,9 @@ def open_session(
             if stop.is_set():
                 raise Cancelled("Stopped.")
             store, verdicts = artifact_store(options), verdict_store(options)
+            speeds = SpeedMemory(cache)
+            known = speeds.get(engine.info.fingerprint)
+            speed = PrefillSpeed(known.prefill if known is not None else None)
             yield Session(
                 engine=engine,
                 library=SkillLibrary.default(skills_dirs),
@@ -177,6 +185,8 @@ def open_session(
                 verdicts=verdicts,
                 open_other=open_other,
                 interrupted=stop,
+                speed=speed,
             )
+            speeds.learn_prefill(engine.info.fingerprint, speed.measured)
         finally:
             engine.close()

@@ -11,7 +11,7 @@ import typer
 from kvnotes_local.cli.options import CacheDirOption, EngineOptions, SkillsDirOption
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.cli.quantities import parse_age, parse_bytes
-from kvnotes_local.errors import ArtifactError, UsageError
+from kvnotes_local.errors import UsageError
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
@@ -34,42 +34,22 @@ def remove_artifacts(
 ) -> None:
     """Delete the compiled forms of skills. Their SKILL.md files stay."""
     from kvnotes_local.cli.session import artifact_store
-    from kvnotes_local.skills.imports import ImportShelf
+    from kvnotes_local.skills.housekeeping import remove_artifacts_of
 
     if bool(names) == everything:
         raise UsageError("Name the skills whose artifacts shall be deleted, or use --all.")
     if not all(text.strip() for text in model or []):
         raise UsageError("--model is empty. Give a part of a model's name, or leave it out for all models.")
     options = EngineOptions(cache_dir=cache_dir)
-    store = artifact_store(options)
-    doomed, known, models = [], set(), set()
-    wanted = [_model_named(text, options) for text in model or []]
-    for place in (store, ImportShelf(store).waiting):
-        for one in place.list():
-            skill = one.path.stem.rsplit("-", 1)[0] if one.meta is None else one.meta.skill
-            owner = skill.partition("/")[0]
-            known |= {owner, skill}
-            models.add(one.model_name)
-            if not (everything or owner in (names or []) or skill in (names or [])):
-                continue
-            if not wanted or (one.meta is not None and any(is_meant(one.meta) for is_meant in wanted)):
-                doomed.append((skill, place, one))
-    if missing := [name for name in names or [] if name not in known]:
-        there = f" Compiled are: {', '.join(sorted(known))}." if known else " Nothing is compiled."
-        raise ArtifactError(f"There are no artifacts of {', '.join(missing)}.{there}")
-    if model and not doomed:
-        there = f" There are some for {', '.join(sorted(filter(None, models)))}." if any(models) else ""
-        raise ArtifactError(f"There are no such artifacts for {', '.join(model)}.{there}")
-    if not dry_run:
-        for _, place, one in doomed:
-            place.remove_path(one.path)
-    total = sum(one.n_bytes for _, _, one in doomed)
-    for skill, _, one in doomed:
-        output.text(f"{skill}  {one.model_name or 'damaged'}  {human_bytes(one.n_bytes)}")
+    wanted = {text: _model_named(text, options) for text in model or []}
+    doomed = remove_artifacts_of(artifact_store(options), None if everything else names, wanted, dry_run=dry_run)
+    total = sum(one.stored.n_bytes for one in doomed)
+    for one in doomed:
+        output.text(f"{one.skill}  {one.stored.model_name or 'damaged'}  {human_bytes(one.stored.n_bytes)}")
     output.text(f"{'Would delete' if dry_run else 'Deleted'} {counted(len(doomed), 'artifact')}, {human_bytes(total)}.")
     output.document(
         {
-            "deleted": [{"skill": skill, "path": one.path, "bytes": one.n_bytes} for skill, _, one in doomed],
+            "deleted": [{"skill": one.skill, "path": one.stored.path, "bytes": one.stored.n_bytes} for one in doomed],
             "bytes": total,
             "dry_run": dry_run,
         }
@@ -104,28 +84,29 @@ def collect(
 
     Those of pinned skills stay."""
     from kvnotes_local.cli.session import artifact_store, cache_directory
-    from kvnotes_local.skills.artifact_store import SUFFIX
-    from kvnotes_local.skills.imports import ImportShelf
+    from kvnotes_local.skills.housekeeping import collect_garbage
     from kvnotes_local.skills.library import SkillLibrary
     from kvnotes_local.skills.pins import PinMemory
 
     limit = None if max_bytes is None else parse_bytes(max_bytes)
     age = None if older_than is None else parse_age(older_than)
     options = EngineOptions(cache_dir=cache_dir)
-    store = artifact_store(options)
-    pinned = {skill.name for skill in SkillLibrary.default(skills_dir or []).skills if skill.settings.pin}
-    pinned |= PinMemory(cache_directory(options)).names()
-    before = store.total_bytes()
-    of_store = store.gc(limit, age, dry_run=dry_run, keep=pinned)
-    doomed = [*of_store, *ImportShelf(store).waiting.gc(older_than=age, dry_run=dry_run, keep=pinned)]
+    garbage = collect_garbage(
+        artifact_store(options),
+        SkillLibrary.default(skills_dir or []),
+        PinMemory(cache_directory(options)),
+        max_bytes=limit,
+        older_than=age,
+        dry_run=dry_run,
+    )
+    doomed = garbage.files
     total = sum(one.n_bytes for one in doomed)
     for one in doomed:
         what = one.problem if one.meta is None else f"{one.meta.skill}  {one.meta.model_name}"
         output.text(f"{what}  {human_bytes(one.n_bytes)}")
-    left = before - sum(one.n_bytes for one in of_store if one.path.suffix == SUFFIX)
     output.text(
         f"{'Would delete' if dry_run else 'Deleted'} {counted(len(doomed), 'file')}, {human_bytes(total)}; "
-        f"{human_bytes(left)} stay."
+        f"{human_bytes(garbage.bytes_left)} stay."
     )
     output.document(
         {
@@ -134,7 +115,7 @@ def collect(
                 for one in doomed
             ],
             "bytes": total,
-            "bytes_left": left,
+            "bytes_left": garbage.bytes_left,
             "dry_run": dry_run,
         }
     )

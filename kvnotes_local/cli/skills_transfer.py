@@ -35,17 +35,14 @@ def export_skill_file(
     from kvnotes_local.cli.session import artifact_store, cache_directory, chosen_model
     from kvnotes_local.engine.fingerprint import model_fingerprint
     from kvnotes_local.skills.library import SkillLibrary
-    from kvnotes_local.skills.status import ArtifactState, artifact_states, models_of
+    from kvnotes_local.skills.status import exportable
     from kvnotes_local.skills.transfer import EXPORT_SUFFIX, export_skill
 
     options = EngineOptions(model=model, cache_dir=cache_dir)
     library = SkillLibrary.default(skills_dir or [])
     skill = library.get(name)
-    states = artifact_states(library, artifact_store(options).list())
-    current = [
-        one for one in states.get(skill.name, ()) if one.state in (ArtifactState.COMPILED, ArtifactState.GATE_FAILED)
-    ]
-    models = models_of({skill.name: current})
+    current = exportable(library, artifact_store(options), skill)
+    models = {fingerprint: files[0].model_name for fingerprint, files in current.items()}
     if model is not None:
         fingerprint = model_fingerprint(chosen_model(options).path, cache_directory(options))
     elif len(models) > 1:
@@ -54,7 +51,7 @@ def export_skill_file(
         )
     else:
         fingerprint = next(iter(models), "")
-    chosen = [one.stored for one in current if one.stored.meta and one.stored.meta.model_fingerprint == fingerprint]
+    chosen = current.get(fingerprint, ())
     target = target or Path(f"{skill.name}{EXPORT_SUFFIX}")
     n_bytes = export_skill(skill, chosen, target)
     output.text(

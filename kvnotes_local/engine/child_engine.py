@@ -201,13 +201,15 @@ class ChildEngine:
             if self._closed:
                 raise EngineError("The engine was closed.") from None
             death = process.death or Death("is gone")
-            again = self._last_crash == name
+            again = bool(self._last_crash)
             if name not in QUICK:
                 self._last_crash = name
             error = crash_error(name, death, again=again, params=self._asked)
             process.epitaph = str(error)
             raise error from None
-        if name == self._last_crash:
+        succeeded = NEXT_TOKEN if name == END_GENERATION else name
+        goes_on = name == NEXT_TOKEN and value.event is not None  # an answer is one operation, up to its end
+        if succeeded == self._last_crash and not goes_on:
             self._last_crash = ""
         return value
 

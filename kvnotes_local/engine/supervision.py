@@ -69,7 +69,8 @@ def last_words(log: Sequence[str]) -> str:
 
 
 def crash_error(operation: str, death: Death, *, again: bool, params: EngineParams) -> EngineCrashed:
-    """The error for a call that the process did not survive. ``again``: it is the second one in this operation."""
+    """The error for a call that the process did not survive. ``again``: it is the second one, see
+    EngineCrashed."""
     what = OPERATIONS.get(operation, operation)
     said = last_words(death.log)
     message = f"The engine process {death.cause} while {what}."

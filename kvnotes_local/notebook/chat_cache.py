@@ -32,11 +32,17 @@ class ChatState:
 class ChatCache:
     """Keeps one sequence of the engine in step with a chat. ``notice`` is told when the engine had to be started again."""
 
-    def __init__(self, engine: Engine, notice: Callable[[str], None], seq: int | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        notice: Callable[[str], None],
+        seq: int | None = None,
+        speed: PrefillSpeed | None = None,
+    ) -> None:
         self.engine = engine
         self._notice = notice
         self.seq = engine.new_sequence() if seq is None else seq
-        self.speed = PrefillSpeed()
+        self.speed = speed or PrefillSpeed()
         self.cost = Proof()
         self._forks: list[ChatState] = []
         self._max_forks = 2 if engine.info.model_class is ModelClass.PREFIX_ONLY else MAX_FORKS

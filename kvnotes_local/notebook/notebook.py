@@ -23,10 +23,10 @@ from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import edit_field
 from kvnotes_local.notebook.listening import OnText, listen
 from kvnotes_local.notebook.on_full import OnFull
-from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.notebook.proof import PrefillSpeed, Proof
 from kvnotes_local.notebook.reply import Reply
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
-from kvnotes_local.notebook.segment_changes import drop_skill, replace_segment
+from kvnotes_local.notebook.segment_changes import drop_skill, replace_beginning, replace_segment
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.notebook.skill_splicer import SkillSplicer
 from kvnotes_local.notebook.working_chat import Keeper, WorkingChat
@@ -49,7 +49,8 @@ class Notebook:
 
     ``compiler`` and ``library`` are needed for skills only. ``on_notice`` is told in a sentence what users should know.
     ``keeper`` stores each change before the call that made it returns. ``on_full``: what happens when the context is full.
-    ``values``: of fields in the system text. Every change succeeds as a whole or leaves the chat as it was.
+    ``values``: of fields in the system text. ``speed``: what is known of how fast this engine reads; it learns. Every change
+    succeeds as a whole or leaves the chat as it was.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Notebook:
         on_notice: OnText | None = None,
         on_full: OnFull = OnFull.DROP_OLDEST,
         keeper: Keeper | None = None,
+        speed: PrefillSpeed | None = None,
     ) -> None:
         self.engine = engine
         self._library = library
@@ -70,7 +72,7 @@ class Notebook:
         self._notice = on_notice or (lambda text: None)
         self._factory = SegmentFactory(engine)
         self._chat = WorkingChat(
-            ChatCache(engine, self._notice),
+            ChatCache(engine, self._notice, speed=speed),
             self._factory.beginning(system, values or {}),
             on_full,
             keeper or Keeper(),
@@ -350,6 +352,19 @@ class Notebook:
         left = field_values(self.segments)
         self._chat.unsettled = {field: value for field, value in self._chat.unsettled.items() if field in left}
         return cost
+
+    def set_system(self, text: str, *, progress: Progress | None = None) -> Proof:
+        """Give the chat another system text, as if it had begun with it: skills are spliced again, the rest is read again,
+        nothing is stale. Returns what it cost. Raises UsageError where the model's chat format has no system turn."""
+        if self._factory.format.system is None:
+            raise UsageError(f"The chat format of {self.engine.info.name} has no system turn; say it in a question.")
+        make = replace_beginning(
+            self._factory.beginning(text, {}),
+            lambda: self._cache.held,
+            self._factory.user,
+            whole_states=self.engine.info.model_class is ModelClass.PREFIX_ONLY,
+        )
+        return self._chat.change(make, "system", progress=progress)
 
     def edit(self, index: int, text: str, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
         """Change the text of the user turn ``index``; what follows is moved and stale, or read again.

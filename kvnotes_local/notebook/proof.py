@@ -14,8 +14,8 @@ class Proof:
     ``prefilled``: computed, without ``repaired`` (the seams of spliced skills). ``reused``: in place before and left there.
     ``moved``: kept and rotated. ``spliced``: taken from artifacts. ``change_ms``: spent on splices and edits since the
     answer before, compiling not included. ``ttft_ms``: from the question to the first token.
-    ``recompute_ms``: what reading the whole chat would have taken at the speed measured here; None where nothing was
-    computed that could be measured.
+    ``recompute_ms``: what reading the whole chat would have taken at the speed measured here, or else at another time with this
+    model; None where neither is known.
     """
 
     prefilled: int = 0
@@ -71,10 +71,12 @@ class Proof:
 class PrefillSpeed:
     """How fast this engine reads, from what it has read: the estimate for full recompute.
 
-    Only runs of at least ``min_tokens`` count, since short ones are dominated by the start of a batch.
+    Only runs of at least ``min_tokens`` count, since short ones are dominated by the start of a batch. ``known``: tokens per
+    second as measured at another time, which serves as long as nothing was measured here.
     """
 
-    def __init__(self, min_tokens: int = 64) -> None:
+    def __init__(self, known: float | None = None, min_tokens: int = 64) -> None:
+        self._known = known
         self._min_tokens = min_tokens
         self._tokens = 0
         self._seconds = 0.0
@@ -84,8 +86,12 @@ class PrefillSpeed:
             self._tokens += n_tokens
             self._seconds += seconds
 
+    @property
+    def measured(self) -> float | None:
+        """Tokens per second as measured here; None as long as nothing was."""
+        return self._tokens / self._seconds if self._tokens else None
+
     def milliseconds(self, n_tokens: int) -> float | None:
-        """Estimated time to read ``n_tokens``; None as long as nothing was measured."""
-        if not self._tokens:
-            return None
-        return n_tokens * self._seconds / self._tokens * 1e3
+        """Estimated time to read ``n_tokens``; None as long as nothing is known."""
+        speed = self.measured or self._known
+        return n_tokens / speed * 1e3 if speed else None

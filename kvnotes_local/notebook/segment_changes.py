@@ -1,9 +1,11 @@
-"""Changes of whole segments: a skill dropped, a segment replaced or taken out."""
+"""Changes of whole segments: a skill dropped, a segment replaced or taken out, another system text."""
 
 from __future__ import annotations
 
-from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, find_skill
-from kvnotes_local.notebook.segment import Segment
+from collections.abc import Callable, Sequence
+
+from kvnotes_local.notebook.changes import EVERYTHING, Change, Draft, find_skill, rebuild
+from kvnotes_local.notebook.segment import Kind, Segment
 from kvnotes_local.notebook.working_chat import MakeChange
 
 
@@ -28,5 +30,25 @@ def replace_segment(index: int, new: Segment | None, *, recompute: bool) -> Make
         if new is not None:
             draft.read(new)
         return draft.changed(EVERYTHING if recompute else 0).keep(index + 1).change()
+
+    return make
+
+
+def replace_beginning(
+    beginning: Sequence[Segment],
+    held: Callable[[], Sequence[int]],
+    user: Callable[[str, Segment | None], Segment],
+    *,
+    whole_states: bool,
+) -> MakeChange:
+    """Another system text: the chat is put together as if it had begun so. Skills are spliced again, the rest is read again,
+    and nothing is stale. ``held``: the tokens in the cache. ``whole_states``: artifacts hold what stands before the skill as
+    well, which is another text now, so they are of no use."""
+
+    def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
+        rest = list(segments[1:] if segments and segments[0].kind is Kind.SYSTEM else segments)
+        if rest and rest[0].kind is Kind.USER:  # how it opens depends on whether a system turn stands before it
+            rest[0] = user(rest[0].text, beginning[-1] if beginning else None)
+        return rebuild((*beginning, *rest), held(), whole_states=whole_states, from_artifacts=not whole_states)
 
     return make

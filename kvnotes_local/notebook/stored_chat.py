@@ -13,6 +13,7 @@ from kvnotes_local.notebook.chat_store import ChatStore, new_chat_id
 from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
+from kvnotes_local.notebook.proof import PrefillSpeed
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.working_chat import Keeper
 from kvnotes_local.skills.compiler import SkillCompiler
@@ -98,13 +99,17 @@ def open_chat(
     values: Mapping[str, str] | None = None,
     on_notice: OnText | None = None,
     on_full: OnFull | None = None,
+    speed: PrefillSpeed | None = None,
 ) -> StoredChat:
     """A new chat (``"new"``) or the stored one with this id. Raises ChatStoreError, UsageError for another model's chat.
 
-    ``on_full``: None for what the chat says, which is to drop the oldest turns unless it was told otherwise.
+    ``on_full``: None for what the chat says, which is to drop the oldest turns unless it was told otherwise. ``speed``: what
+    is known of how fast the engine reads.
     """
     if chat == NEW:
-        return _new_chat(store, engine, library, compiler, system, values, on_notice, on_full or OnFull.DROP_OLDEST)
+        return _new_chat(
+            store, engine, library, compiler, system, values, on_notice, on_full or OnFull.DROP_OLDEST, speed
+        )
     info = engine.info
     stored = store.load(chat)
     summary = stored.summary
@@ -126,6 +131,7 @@ def open_chat(
         on_notice=on_notice,
         on_full=params.on_full,
         keeper=Committer(store, summary.id, stored.last_operation, stored.segments),
+        speed=speed,
     )
     opened = StoredChat(summary.id, notebook, stored.params, restored, store)
     opened.change_params(params)
@@ -141,6 +147,7 @@ def _new_chat(
     values: Mapping[str, str] | None,
     on_notice: OnText | None,
     on_full: OnFull,
+    speed: PrefillSpeed | None,
 ) -> StoredChat:
     info = engine.info
     chat = new_chat_id()
@@ -155,6 +162,7 @@ def _new_chat(
         on_notice=on_notice,
         on_full=on_full,
         keeper=committer,
+        speed=speed,
     )
     opened = StoredChat(chat, notebook, params, None, store)
     return opened

@@ -123,10 +123,9 @@ class WorkingChat:
         segments = self.segments[:place]
         try:
             seq = self.cache.fork(min(self.cache.n_cached, len(all_tokens(segments))))
-            cache = ChatCache(self.cache.engine, self._notice, seq)
+            cache = ChatCache(self.cache.engine, self._notice, seq, self.cache.speed)
         except EngineLost:
-            cache = ChatCache(self.cache.engine, self._notice)
-        cache.speed = self.cache.speed
+            cache = ChatCache(self.cache.engine, self._notice, speed=self.cache.speed)
         twin = WorkingChat(cache, segments, self.on_full, Keeper(), self._notice)
         twin.unsettled = dict(self.unsettled)
         return twin

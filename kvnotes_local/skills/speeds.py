@@ -53,6 +53,11 @@ class SpeedMemory:
         except OSError:
             return
 
+    def learn_prefill(self, fingerprint: str, prefill: float | None) -> None:
+        """Remember tokens per second where nothing is known yet; what a batch measured is better. None is nothing to learn."""
+        if prefill is not None and self.get(fingerprint) is None:
+            self.put(fingerprint, ModelSpeed(prefill))
+
     def _load(self) -> dict[str, dict[str, float]]:
         try:
             data = read_json(self._path)

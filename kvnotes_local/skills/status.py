@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
 
 from kvnotes_local.engine.artifact_meta import ArtifactKind, ArtifactMeta, rows_version, text_sha256
 from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.artifact_store import StoredArtifact
+from kvnotes_local.skills.artifact_store import ArtifactStore, StoredArtifact
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill_file import Skill
 from kvnotes_local.skills.verdicts import Outcome, Verdict
@@ -114,11 +114,11 @@ def _failed_last(verdict: Verdict) -> tuple[bool, str]:
     return verdict.outcome is Outcome.FAILED, verdict.created
 
 
-def models_of(states: Mapping[str, Sequence[ArtifactStatus]]) -> dict[str, str]:
-    """Fingerprints of the models that have artifacts, with their names."""
-    return {
-        one.stored.meta.model_fingerprint: one.stored.meta.model_name
-        for all_ in states.values()
-        for one in all_
-        if one.stored.meta is not None
-    }
+def exportable(library: SkillLibrary, store: ArtifactStore, skill: Skill) -> dict[str, tuple[StoredArtifact, ...]]:
+    """Artifacts of the skill as it is now, by the fingerprint of their model."""
+    found: dict[str, tuple[StoredArtifact, ...]] = {}
+    for one in artifact_states(library, store.list()).get(skill.name, ()):
+        if one.state in (ArtifactState.COMPILED, ArtifactState.GATE_FAILED) and one.stored.meta is not None:
+            fingerprint = one.stored.meta.model_fingerprint
+            found[fingerprint] = (*found.get(fingerprint, ()), one.stored)
+    return found

@@ -19,7 +19,7 @@ from kvnotes_local.tui.commands import find_command
 from kvnotes_local.tui.completion import complete
 from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.mailbox import Mailbox
-from kvnotes_local.tui.news import ChatOpened, Failure, ModelReady, News, Notice
+from kvnotes_local.tui.news import Busy, ChatOpened, Failure, ModelReady, News, Notice, SkillsChanged
 from kvnotes_local.tui.palette import KvnotesCommands
 from kvnotes_local.tui.screens.chat import ChatScreen
 from kvnotes_local.tui.screens.confirm_quit import ConfirmQuit
@@ -34,6 +34,10 @@ from kvnotes_local.tui.workbench.desk import ChatDefaults, EngineRequest, FileRe
 from kvnotes_local.tui.workbench.file_requests import ListModels, ListSkills, SaveSession
 from kvnotes_local.tui.workbench.model_requests import LoadModel
 from kvnotes_local.tui.workbench.workbench import Workbench
+
+
+class EngineBusy(UsageError):
+    """Something has to wait until the engine has done what it does."""
 
 
 class KvnotesApp(App[None]):
@@ -53,6 +57,7 @@ class KvnotesApp(App[None]):
         Binding("f6", "go('bench')", "Bench", show=False, id="go.bench"),
         Binding("f7", "go('settings')", "Settings", show=False, id="go.settings"),
         Binding("f8", "go('log')", "Log", show=False, id="go.log"),
+        Binding("f9", "restart_safer", "Restart safer", show=False, id="app.restart_safer"),
         Binding("ctrl+p", "command_palette", "Commands", id="app.palette"),
         Binding("ctrl+q", "quit", "Quit", id="app.quit"),
     ]
@@ -94,6 +99,8 @@ class KvnotesApp(App[None]):
             self.news.publish(news)
             if isinstance(news, (ChatOpened, ModelReady)):
                 self.submit(SaveSession(self._last_session()))
+            elif isinstance(news, SkillsChanged):
+                self.submit(ListSkills(self.session.info))
 
     def submit(self, request: EngineRequest | FileRequest) -> int:
         """Have something done by the workbench."""
@@ -101,20 +108,32 @@ class KvnotesApp(App[None]):
             self._loading = request
         return self.workbench.submit(request)
 
-    def submit_idle(self, request: EngineRequest) -> None:
-        """The same for what needs a chat and makes no sense while the engine works; tells so then."""
+    def submit_idle(self, request: EngineRequest) -> int:
+        """The same for what needs a chat and makes no sense while the engine works. Raises UsageError then."""
+        self.need_idle()
+        self.need_chat()
+        return self.submit(request)
+
+    def try_idle(self, request: EngineRequest) -> None:
+        """The same; what stands in the way is told on the line of messages."""
+        self.attempt(lambda: self.submit_idle(request))
+
+    def attempt(self, do: Callable[[], object]) -> bool:
+        """Do something; a UsageError is told on the line of messages, and False returned."""
         try:
-            self.need_idle()
-            self.need_chat()
+            do()
+        except EngineBusy as error:
+            self._deliver([Busy(str(error))])
+            return False
         except UsageError as error:
             self.tell(str(error), failed=True)
-            return
-        self.submit(request)
+            return False
+        return True
 
     def need_idle(self) -> None:
-        """Raises UsageError while the engine works."""
+        """Raises EngineBusy while the engine works."""
         if self.session.work is not None:
-            raise UsageError(f"{self.session.work.what} is still under way; Esc stops it.")
+            raise EngineBusy(f"{self.session.work.what} is still under way; Esc stops it.")
 
     def need_chat(self) -> None:
         """Raises UsageError when no chat is open."""
@@ -134,10 +153,7 @@ class KvnotesApp(App[None]):
 
     def run_line(self, line: str) -> None:
         """The same, with what is wrong told on the line of messages."""
-        try:
-            self.run_command(line)
-        except UsageError as error:
-            self.tell(str(error), failed=True)
+        self.attempt(lambda: self.run_command(line))
 
     def complete(self, line: str) -> Sequence[Completion]:
         """What a line that begins with a slash may become."""
@@ -167,11 +183,11 @@ class KvnotesApp(App[None]):
         """What stands where no chat is yet, and what its button says."""
         return welcome_text(self.session, self.offer(), is_first=self._loading is None)
 
-    def write_in_composer(self, text: str) -> None:
-        """Begin a line in the composer, for the user to complete."""
+    def write_in_composer(self, text: str, at: int | None = None) -> None:
+        """Begin a line in the composer, for the user to complete at column ``at`` (None: at its end)."""
         self.action_go("chat")
         if isinstance(self.screen, ChatScreen):
-            self.screen.compose_text(text)
+            self.screen.compose_text(text, at)
 
     # -- settings ----------------------------------------------------------------------------------------------------------
 
@@ -228,14 +244,29 @@ class KvnotesApp(App[None]):
             self.workbench.cancel()
 
     def action_new_chat(self) -> None:
-        self.submit_idle(NewChat())
+        self.try_idle(NewChat())
         self.action_go("chat")
 
     def action_undo(self) -> None:
-        self.submit_idle(Undo())
+        self.try_idle(Undo())
 
     def action_redo(self) -> None:
-        self.submit_idle(Redo())
+        self.try_idle(Redo())
+
+    def action_restart_safer(self) -> None:
+        """Load the model again with the setting that was offered after the engine died twice, and go on with the chat."""
+        self.attempt(self.restart_safer)
+
+    def restart_safer(self) -> None:
+        """Raises UsageError where nothing is offered."""
+        offer = self.session.safer
+        if offer is None:
+            raise UsageError("The engine has not died twice, so there is nothing safer to try.")
+        self.need_idle()
+        chat = self.session.chat
+        self.params = offer.params
+        open_chat = chat.id if chat is not None and chat.is_stored else self.session.last_chat
+        self.submit(LoadModel(offer.path, offer.params, open_chat))
 
     async def action_quit(self) -> None:
         """Leave; asks once while the engine works."""

@@ -12,15 +12,19 @@ from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.segment import Kind
-from kvnotes_local.tui.commands import Command, Names, split_assignment
+from kvnotes_local.tui.commands import LEVEL_OPTION, Command, Names, split_assignment
+from kvnotes_local.tui.skill_commands import SKILL_COMMANDS
+from kvnotes_local.tui.workbench.answer_requests import Resend
 from kvnotes_local.tui.workbench.chat_requests import (
     ChangeSampling,
     DropSkill,
     ForkChat,
     NewChat,
-    Resend,
+    Redo,
     SetField,
+    SetSystem,
     SpliceSkill,
+    Undo,
 )
 from kvnotes_local.tui.workbench.evaluation_requests import RunBench, RunProbe, VerifyChat, VerifySkill
 from kvnotes_local.tui.workbench.model_requests import LoadModel
@@ -39,15 +43,20 @@ def _skill(app: KvnotesApp, rest: str, *, read: bool = False) -> None:
 
 
 def _set(app: KvnotesApp, rest: str) -> None:
-    name, value = split_assignment(rest)
-    app.submit_idle(SetField(name, value, app.settings.edit_level))
+    assignment, option, level = rest.partition(LEVEL_OPTION)
+    name, value = split_assignment(assignment)
+    app.submit_idle(SetField(name, value, _edit_level(level.strip()) if option else app.settings.edit_level))
 
 
 def _level(app: KvnotesApp, rest: str) -> None:
+    app.set_edit_level(_edit_level(rest))
+
+
+def _edit_level(name: str) -> EditLevel:
     try:
-        app.set_edit_level(EditLevel(rest))
+        return EditLevel(name)
     except ValueError:
-        raise UsageError(f"There is no edit level {rest!r}. There are: {', '.join(EditLevel)}.") from None
+        raise UsageError(f"There is no edit level {name!r}. There are: {', '.join(EditLevel)}.") from None
 
 
 def _fork(app: KvnotesApp, rest: str) -> None:
@@ -145,21 +154,19 @@ def _rename(app: KvnotesApp, rest: str) -> None:
 
 
 def _verify(app: KvnotesApp, rest: str) -> None:
-    if rest:
-        app.submit_idle(VerifySkill(rest))
-    else:
+    app.submit_idle(VerifySkill(rest) if rest else VerifyChat())
+    if not rest:
         app.action_go("bench")
-        app.submit_idle(VerifyChat())
 
 
 def _bench(app: KvnotesApp, _: str) -> None:
-    app.action_go("bench")
     app.submit_idle(RunBench())
+    app.action_go("bench")
 
 
 def _probe(app: KvnotesApp, _: str) -> None:
-    app.action_go("bench")
     app.submit_idle(RunProbe())
+    app.action_go("bench")
 
 
 def _go(mode: str) -> Callable[[KvnotesApp, str], None]:
@@ -170,8 +177,20 @@ def _quit(app: KvnotesApp, _: str) -> None:
     app.call_later(app.action_quit)
 
 
+def _new(app: KvnotesApp, rest: str) -> None:
+    app.submit_idle(NewChat(rest or None))
+    app.action_go("chat")
+
+
 def _system(app: KvnotesApp, rest: str) -> None:
-    app.submit_idle(NewChat(rest))
+    if rest:
+        app.submit_idle(SetSystem(rest))
+        return
+    app.need_chat()
+    chat = app.session.chat
+    assert chat is not None
+    text = next((segment.text for segment in chat.segments if segment.kind is Kind.SYSTEM), "")
+    app.write_in_composer(f"/system {text}")
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -192,15 +211,22 @@ COMMANDS: tuple[Command, ...] = (
         Names.CHAT_SKILLS,
         needs=True,
     ),
-    Command("set", "FIELD = VALUE", "give a field another value", _set, Names.FIELDS, needs=True),
+    Command(
+        "set",
+        f"FIELD = VALUE [{LEVEL_OPTION.strip()} LEVEL]",
+        "give a field another value",
+        _set,
+        Names.FIELDS,
+        needs=True,
+    ),
     Command("level", "LEVEL", "how far edits of fields go", _level, Names.LEVELS, needs=True),
     Command("fork", "[SEGMENT]", "go on in a copy of the chat", _fork),
-    Command("undo", "", "take the last change back", lambda app, _: app.action_undo()),
-    Command("redo", "", "make it again", lambda app, _: app.action_redo()),
+    Command("undo", "", "take the last change back", lambda app, _: app.submit_idle(Undo())),
+    Command("redo", "", "make it again", lambda app, _: app.submit_idle(Redo())),
     Command("again", "", "ask the last question again", _again),
     Command("stop", "", "stop what is running", lambda app, _: app.action_stop()),
-    Command("new", "", "begin a chat", lambda app, _: app.action_new_chat()),
-    Command("system", "TEXT", "begin a chat with this system text", _system, needs=True),
+    Command("new", "[SYSTEM TEXT]", "begin a chat", _new),
+    Command("system", "[TEXT]", "another system text, as if the chat had begun so", _system),
     Command("preset", "NAME", "draw answers with a preset of the settings", _preset, Names.PRESETS, needs=True),
     Command("export", "[md | json | FILE]", "write the chat to a file", _export, Names.FORMATS),
     Command("rename", "TITLE", "give the chat another title", _rename, needs=True),
@@ -214,7 +240,7 @@ COMMANDS: tuple[Command, ...] = (
         Names.SKILLS,
         needs=True,
     ),
-    Command("skills", "", "the skills (F3)", _go("skills")),
+    *SKILL_COMMANDS,
     Command("chats", "", "stored chats (F4)", _go("chats")),
     Command("settings", "", "settings and keys (F7)", _go("settings")),
     Command("log", "", "the logs (F8)", _go("log")),
@@ -222,5 +248,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("verify", "[SKILL]", "a skill, or this chat, against reading it", _verify, Names.SKILLS),
     Command("bench", "", "how fast splicing is here (F6)", _bench),
     Command("probe", "", "which rows carry a decision (F6)", _probe),
+    Command("safer", "", "restart the engine safer, when it died twice (F9)", lambda app, _: app.restart_safer()),
     Command("quit", "", "leave; everything is kept", _quit),
 )

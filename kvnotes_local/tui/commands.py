@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +12,10 @@ from kvnotes_local.errors import UsageError
 
 if TYPE_CHECKING:
     from kvnotes_local.tui.app import KvnotesApp
+
+
+LEVEL_OPTION = " --level "
+"""Stands before the edit level of one edit, as on the command line."""
 
 
 class Names(StrEnum):
@@ -33,21 +38,30 @@ class Command:
     name: str
     usage: str
     help: str
-    run: Callable[[KvnotesApp, str], None]
+    run: Callable[[KvnotesApp, str], object]
     names: Names = Names.NOTHING
     needs: bool = False
 
 
+def named(line: str, commands: Sequence[Command]) -> Command | None:
+    """The command that a line begins with, the one with the longest name: names may be of two words."""
+    words = re.split(r"\s", line.removeprefix("/"), maxsplit=2)
+    found = (one for n in (2, 1) for one in commands if one.name == " ".join(words[:n]))
+    return next(found, None)
+
+
 def find_command(line: str, commands: Sequence[Command]) -> tuple[Command, str]:
     """The command that ``/name rest`` means, and the rest. Raises UsageError."""
-    name, _, rest = line.removeprefix("/").partition(" ")
-    for command in commands:
-        if command.name == name:
-            rest = rest.strip()
-            if command.needs and not rest:
-                raise UsageError(f"/{name} needs more: /{name} {command.usage}")
-            return command, rest
-    near = [command.name for command in commands if name and command.name.startswith(name)]
+    command = named(line, commands)
+    if command is not None:
+        rest = line.removeprefix("/")[len(command.name) :].strip()
+        if command.needs and not rest:
+            raise UsageError(f"/{command.name} needs more: /{command.name} {command.usage}")
+        if rest and not command.usage:
+            raise UsageError(f"/{command.name} takes nothing more, so {rest!r} has no meaning here.")
+        return command, rest
+    name = line.removeprefix("/").partition(" ")[0]
+    near = [one.name for one in commands if name and one.name.startswith(name)]
     hint = f"Did you mean /{near[0]}?" if near else "/help lists what there is."
     raise UsageError(f"There is no command /{name}. {hint}")
 

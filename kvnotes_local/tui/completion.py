@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvnotes_local.notebook.edit import EditLevel
-from kvnotes_local.tui.commands import Command, Names
+from kvnotes_local.tui.commands import LEVEL_OPTION, Command, Names, named
 from kvnotes_local.tui.state import SessionState
 from kvnotes_local.tui.widgets.composer import Completion
 
 
 def complete(line: str, commands: Sequence[Command], session: SessionState, presets: Sequence[str]) -> list[Completion]:
     """Completions of the command's name, then of what its first argument names."""
-    name, space, rest = line.removeprefix("/").partition(" ")
-    if not space:
+    typed = line.removeprefix("/")
+    by_name = [one for one in commands if one.name.startswith(typed)]
+    command = named(line, commands)
+    if command is None or by_name:
         return [
             Completion(f"/{one.name} " if one.usage else f"/{one.name}", f"/{one.name} {one.usage}".rstrip(), one.help)
-            for one in commands
-            if one.name.startswith(name)
+            for one in by_name
         ]
-    command = next((one for one in commands if one.name == name), None)
-    if command is None:
-        return []
-    rest = rest.lstrip()
-    named = names(command.names, session, presets)
+    rest = typed[len(command.name) :].lstrip()
+    if LEVEL_OPTION in f" {rest}" and command.names is Names.FIELDS:
+        before, _, level = rest.rpartition(" ")
+        return [
+            Completion(f"/{command.name} {before} {one.value}", one.value, "for this edit only")
+            for one in EditLevel
+            if one.value.startswith(level) and one.value != level
+        ]
+    equals = " = " if command.names is Names.FIELDS else ""
     return [
-        Completion(f"/{name} {one}{' = ' if command.names is Names.FIELDS else ''}", one, help_)
-        for one, help_ in named
+        Completion(f"/{command.name} {one}{equals}", one, help_)
+        for one, help_ in names(command.names, session, presets)
         if one.lower().startswith(rest.lower()) and one != rest
     ]
 

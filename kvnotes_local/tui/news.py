@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvnotes_local.evaluation.probe import Probe
     from kvnotes_local.notebook.chat_store import Chat, ChatSummary, Found
     from kvnotes_local.skills.verdicts import Verdict
+    from kvnotes_local.tui.workbench.crash_watch import SaferSetting
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,20 @@ class Failure(News):
 
     what: str
     message: str
+
+
+@dataclass
+class Busy(News):
+    """Something cannot be done while the engine works; ``message`` says so."""
+
+    message: str
+
+
+@dataclass
+class SaferOffered(News):
+    """The engine died twice in the same work: another setting may help."""
+
+    setting: SaferSetting
 
 
 @dataclass
@@ -224,6 +239,11 @@ class ModelsListed(News):
 
     models: tuple[ModelRow, ...]
     problems: tuple[str, ...]
+
+
+@dataclass
+class SkillsChanged(News):
+    """Skills or what was compiled of them came or went: the listing is of yesterday."""
 
 
 @dataclass

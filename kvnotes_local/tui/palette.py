@@ -1,4 +1,4 @@
-"""The command palette: every command, every screen, and the skills by name."""
+"""The command palette: every command, every screen, and the skills and fields by name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.markup import escape
 
+from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.command_list import COMMANDS
+from kvnotes_local.tui.commands import LEVEL_OPTION
 from kvnotes_local.tui.widgets.nav_bar import SCREENS
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class KvnotesCommands(Provider):
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for name, help_, run in (*self._entries(), *self._skills()):
+        for name, help_, run in (*self._entries(), *self._skills(), *self._fields()):
             score = max(matcher.match(name), matcher.match(help_))
             if score > 0:
                 yield Hit(score, matcher.highlight(name), run, name, escape(help_))
@@ -58,3 +60,16 @@ class KvnotesCommands(Provider):
         for skill in app.session.skills:
             name = safe_line(skill.name)
             yield f"Splice {name}", safe_line(skill.description, 60), partial(app.run_line, f"/skill {skill.name}")
+
+    def _fields(self) -> Iterator[Entry]:
+        app = self._kvnotes
+        chat = app.session.chat
+        for name, value in chat.fields.items() if chat is not None else ():
+            begin = partial(app.write_in_composer, f"/set {name} = ")
+            yield f"Set {safe_line(name)}", f"now {safe_line(value, 40)}", begin
+            for level in EditLevel:
+                # The value goes in front of the level.
+                begin = partial(
+                    app.write_in_composer, f"/set {name} = {LEVEL_OPTION}{level.value}", len(f"/set {name} = ")
+                )
+                yield f"Set {safe_line(name)}, level {level.value}", "for this edit only", begin

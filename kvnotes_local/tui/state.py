@@ -9,6 +9,7 @@ from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.tui.news import (
     AnswerEnded,
     AnswerText,
+    Busy,
     ChatChanged,
     ChatOpened,
     ChatView,
@@ -20,6 +21,7 @@ from kvnotes_local.tui.news import (
     News,
     Notice,
     QuestionAsked,
+    SaferOffered,
     SkillRow,
     SkillsListed,
     WorkBegan,
@@ -27,6 +29,7 @@ from kvnotes_local.tui.news import (
     WorkProgressed,
     WorkStep,
 )
+from kvnotes_local.tui.workbench.crash_watch import SaferSetting
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,18 @@ class Work:
 
 @dataclass(frozen=True)
 class Said:
-    """The last thing that users were told. ``failed``: something could not be done."""
+    """The last thing that users were told. ``failed``: something could not be done. ``while_working``: it is of no interest
+    once the engine is idle."""
 
     text: str = ""
     failed: bool = False
+    while_working: bool = False
 
 
 @dataclass(frozen=True)
 class SessionState:
     """``proof``: of the last answer. ``answering``: an answer is being given. ``last_chat``: id of the last stored one that
-    was open. ``models``: None as long as nobody has looked."""
+    was open. ``models``: None as long as nobody has looked. ``safer``: a setting to try, since the engine died twice."""
 
     info: ModelInfo | None = None
     chat: ChatView | None = None
@@ -63,6 +68,7 @@ class SessionState:
     last_chat: str | None = None
     skills: tuple[SkillRow, ...] = ()
     models: tuple[ModelRow, ...] | None = None
+    safer: SaferSetting | None = None
 
     def after(self, news: News) -> SessionState:
         """The picture once ``news`` has come in."""
@@ -75,9 +81,12 @@ class SessionState:
             case WorkStep() if self.work is not None:
                 return replace(self, work=replace(self.work, step=news.text, done=0, total=0))
             case WorkEnded() if self.work is not None and self.work.id == news.id:
-                return replace(self, work=None, answering=False)
+                said = Said() if self.said.while_working else self.said
+                return replace(self, work=None, answering=False, said=said)
+            case SaferOffered():
+                return replace(self, safer=news.setting)
             case ModelReady():
-                return replace(self, info=news.info)
+                return replace(self, info=news.info, safer=None)
             case ModelGone():
                 return replace(self, info=None, chat=None, proof=None)
             case ChatOpened():
@@ -89,13 +98,15 @@ class SessionState:
             case AnswerText() if self.work is not None and self.work.total:
                 return replace(self, work=replace(self.work, done=0, total=0))
             case AnswerEnded():
-                return replace(self, proof=news.proof, answering=False)._on_desk(news.chat)
+                return replace(self, proof=news.proof, answering=False, safer=None)._on_desk(news.chat)
             case SkillsListed():
                 return replace(self, skills=news.skills)
             case ModelsListed():
                 return replace(self, models=news.models)
             case Notice():
                 return replace(self, said=Said(news.text))
+            case Busy():
+                return replace(self, said=Said(news.message, failed=True, while_working=True))
             case Failure():
                 text = f"{news.what} failed: {news.message}" if news.what else news.message
                 return replace(self, said=Said(text, failed=True))

@@ -194,20 +194,22 @@ def test_an_engine_that_dies_twice_in_an_operation_is_not_tried_a_third_time(ben
     chat.notebook.check()
 
 
-def test_what_was_said_before_the_second_death_is_kept(bench: Make) -> None:
+@pytest.mark.parametrize("deaths", [{5: 2}, {5: 1, 8: 1}], ids=["in a row", "some tokens later"])
+def test_what_was_said_before_the_second_death_is_kept(bench: Make, deaths: dict[int, int]) -> None:
     one = bench("decode", "SIGSEGV")
     chat = started(one)
     texts: list[str] = []
 
     def listen(piece: str) -> None:
         texts.append(piece)
-        if len(texts) == 5:
-            one.load_gun(2)
+        if len(texts) in deaths:
+            one.load_gun(deaths[len(texts)])
 
-    with pytest.raises(EngineCrashed):
+    with pytest.raises(EngineCrashed, match="It did so twice") as caught:
         chat.notebook.ask("Tell me.", max_tokens=20, on_text=listen)
     answer = one.store.load(chat.id).segments[-1]
     assert (answer.kind, answer.stopped, answer.text) == (Kind.ASSISTANT, True, "".join(texts))
+    assert caught.value.again
     chat.notebook.regenerate(max_tokens=4)
     chat.notebook.check()
 

@@ -201,6 +201,31 @@ def test_full_edit_and_clean_drop_leave_what_reading_afresh_would_give(desk: Des
     assert all(run.freshness is not Freshness.STALE for segment in edited.segments for run in segment.runs)
 
 
+def test_another_system_text_leaves_what_beginning_with_it_would_give(desk: Desk) -> None:
+    changed, fresh = desk.notebook(system="Be brief."), desk.notebook(system="Answer like a sailor of old.")
+    for notebook in (changed, fresh):
+        notebook.splice("lamp", repair=2)
+        notebook.say("One", "Two")
+        notebook.read()
+    before = changed.segments
+    changed.set_system("Answer like a sailor of old.")
+    changed.check()
+    assert changed.segments == fresh.segments
+    assert close(desk.logits(changed), desk.logits(fresh))
+    assert changed.undo()
+    assert changed.segments == before
+    changed.set_system("")
+    changed.check()
+    assert changed.tokens == desk_without_system(desk).tokens
+
+
+def desk_without_system(desk: Desk) -> Notebook:
+    notebook = desk.notebook(system="")
+    notebook.splice("lamp", repair=2)
+    notebook.say("One", "Two")
+    return notebook
+
+
 # -- what each operation decodes, counted --------------------------------------------------------------------------------
 
 

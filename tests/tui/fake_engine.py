@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,8 @@ class Gate:
 class Script:
     """What the engines of one test do. ``say`` lets the model speak; without it, it answers ``answer`` at once.
 
-    Gates are open unless a test closes them. ``fail``: the next change raises this.
+    Gates are open unless a test closes them. ``fail``: the next ``n_fails`` changes raise this;
+    ``load_error``: so does loading.
     """
 
     answer: str | None = "It is 30 days."
@@ -82,6 +84,8 @@ class Script:
     reading: Gate = field(default_factory=Gate)
     compiling: Gate = field(default_factory=Gate)
     fail: Exception | None = None
+    n_fails: int = 1
+    load_error: Exception | None = None
     spoken: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
     opened: list[FakeEngine] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
@@ -104,6 +108,8 @@ class Script:
         self.loading.wait()
         if not progress(1.0):
             raise Cancelled("Loading was cancelled.")
+        if self.load_error is not None:
+            raise self.load_error
         if "broken" in path.name:
             raise EngineError(f"llama.cpp could not load {path.name}. Check that the file is complete.")
         engine = FakeEngine(self, path, params)
@@ -116,6 +122,7 @@ class FakeEngine:
 
     def __init__(self, script: Script, path: Path, params: EngineParams) -> None:
         self._script = script
+        self.params = params
         self._words: list[str] = []
         self._numbers: dict[str, int] = {}
         self._sequences: dict[int, tuple[int, ...]] = {}
@@ -143,7 +150,7 @@ class FakeEngine:
             type_v=params.type_v,
             kv_bytes_per_token=23_040,
             chat_format=FORMAT,
-            llama_cpp_version="0",
+            llama_cpp_version=version("llama-cpp-python"),
         )
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
@@ -181,9 +188,9 @@ class FakeEngine:
         old, new = self._sequences[seq], []
         reused = moved = decoded = spliced = 0
         total = sum(part.n_tokens for part in parts if isinstance(part, Decode))
-        if self._script.fail is not None:
-            error, self._script.fail = self._script.fail, None
-            raise error
+        if self._script.fail is not None and self._script.n_fails > 0:
+            self._script.n_fails -= 1
+            raise self._script.fail
         for part in parts:
             if isinstance(part, Keep):
                 if part.start == len(new):
@@ -241,7 +248,7 @@ class FakeEngine:
             wrapper=labels.wrapper,
             rotation_fingerprint="r",
             store=job.store,
-            llama_cpp_version="0",
+            llama_cpp_version=version("llama-cpp-python"),
             created="2026-01-31T12:00:00+00:00",
             fields=labels.fields,
         )

@@ -32,9 +32,9 @@ class Album:
         """Once nothing moves any more."""
         for field in stage.app.screen.query(Input):
             field.cursor_blink = False
-        await stage.pilot.pause()
-        await stage.pilot.pause()
-        picture = normalised(stage.app.export_screenshot())
+        before, picture = "", await self._picture(stage)
+        while picture != before:
+            before, picture = picture, await self._picture(stage)
         kept = DIRECTORY / f"{name}-{self.size[0]}x{self.size[1]}.svg.gz"
         self.n_shots += 1
         if os.environ.get(UPDATE):
@@ -48,6 +48,11 @@ class Album:
             lines = zip(words(expected), words(picture), strict=False)
             first = next((f"{a!r} is now {b!r}" for a, b in lines if a != b), "only styles or lengths differ")
             self.differences.append(f"{name}: {first} (see {seen}; {UPDATE}=1 keeps it)")
+
+    async def _picture(self, stage: Stage) -> str:
+        await stage.pilot.pause()
+        await stage.pilot.pause(0.03)  # more than Textual takes its time to draw what has changed
+        return normalised(stage.app.export_screenshot())
 
 
 def normalised(svg: str) -> str:

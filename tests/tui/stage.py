@@ -73,7 +73,8 @@ class Stage:
 
     @property
     def text(self) -> str:
-        """What the screen shows, as lines of text."""
+        """What the screen shows, as lines of text; what waits for the next picture is drawn before."""
+        self.app.screen._on_timer_update()
         return "\n".join(
             "".join(segment.text for segment in line) for line in self.app.screen._compositor.render_strips()
         )
@@ -82,7 +83,10 @@ class Stage:
 def places(home: Path) -> Places:
     """A home with two skills."""
     write_skill(
-        home / "skills" / "refund-policy", f"---\nname: refund-policy\ndescription: What to refund.\n---\n\n{POLICY}\n"
+        home / "skills" / "refund-policy",
+        "---\nname: refund-policy\ndescription: What to refund.\nmetadata:\n  kvnotes.repair: '8'\n---\n\n"
+        + POLICY
+        + "\n",
     )
     write_skill(
         home / "skills" / "night-clerk",

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 from textual import events
 from textual.widgets import Input
 
-from kvnotes_local.errors import EngineError
+from kvnotes_local.cli.output import human_ms
+from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.errors import EngineCrashed, EngineError
 from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.segment import Freshness, Kind
+from kvnotes_local.tui.command_list import COMMANDS
+from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.news import (
     AnswerEnded,
     AnswerText,
@@ -16,15 +24,21 @@ from kvnotes_local.tui.news import (
     ChatOpened,
     Failure,
     FieldChanged,
+    ModelRow,
     Notice,
     QuestionAsked,
+    SaferOffered,
 )
 from kvnotes_local.tui.widgets.notebook_panel import FieldsTable, NotebookPanel
 from kvnotes_local.tui.widgets.transcript import Transcript
 from kvnotes_local.tui.widgets.turn import Turn
+from kvnotes_local.tui.workbench.crash_watch import SaferSetting
 from tests.tui.conftest import Play
 from tests.tui.fake_engine import Script
 from tests.tui.stage import Stage
+
+MODEL_ROW = ModelRow(Path("/models/tiny.gguf"), "tiny", "given", 1, "fake", "F16", 4096)
+SAFER = SaferSetting(Path("/models/tiny.gguf"), EngineParams(), "without fast buffers")
 
 
 def transcript(stage: Stage) -> Transcript:
@@ -116,6 +130,82 @@ def test_a_second_question_waits_in_the_composer(play: Play) -> None:
     play(scene, script=Script(answer=None))
 
 
+WAITS = (
+    *("/skill night-clerk", "/read night-clerk", "/drop refund-policy", "/set refund window = 1 day", "/fork", "/undo"),
+    *("/redo", "/again", "/new", "/system Be brief.", "/preset balanced", "/params temperature=1", "/model tiny"),
+    *("/compile night-clerk", "/verify", "/verify night-clerk", "/bench", "/probe", "/safer"),
+)
+AT_ONCE = ("/stop", "/export", "/rename Title", "/params", "/level window", "/skills gc", "/help")
+
+
+def test_every_command_that_has_to_wait_stays_in_the_composer(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # /export writes into the present folder
+
+    async def scene(stage: Stage) -> None:
+        await stage.say("A question")
+        stage.script.answer = None
+        await stage.write("Another one")
+        await stage.until(lambda: stage.app.session.answering)
+        stage.app.session = replace(stage.app.session, models=(MODEL_ROW,), safer=SAFER)
+        n_before = stage.app.workbench.n_submitted
+        for line in WAITS:
+            await stage.write(line)
+            assert stage.composer.text == line
+            assert "Answering is still under way; Esc stops it." in stage.app.session.said.text, line
+            assert stage.app.screen.MODE == "chat"  # type: ignore[attr-defined]
+        assert stage.app.workbench.n_submitted == n_before
+        composer = stage.composer
+        for line in reversed(AT_ONCE):
+            await stage.write(line)
+            assert composer.text == "", line
+            stage.app.action_go("chat")
+            await stage.pilot.pause()
+        await stage.idle()
+
+    known = {line.split(" ")[0] for line in (*WAITS, *AT_ONCE)}
+    screens = {"/skills", "/chats", "/settings", "/log", "/quit"}
+    assert known | screens == {f"/{one.name.split(' ')[0]}" for one in COMMANDS}
+    play(scene)
+
+
+def test_a_command_written_while_an_answer_streams_is_not_lost(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.write("First")
+        stage.script.say("I")
+        await stage.until(lambda: bool(stage.heard(AnswerText)))
+        await stage.write("/undo")
+        await stage.until(lambda: "still under way" in stage.text)
+        assert stage.composer.text == "/undo"
+        stage.script.end()
+        await stage.idle()
+        assert "still under way" not in stage.text  # it is not any more
+        await stage.pilot.press("enter")
+        await stage.idle()
+        assert last_chat(stage) == [Kind.SYSTEM]
+        assert stage.composer.text == ""
+
+    play(scene, script=Script(answer=None))
+
+
+def test_a_command_that_fails_later_comes_back_unless_something_else_was_written(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.say("/set colour = red")
+        assert "has no field 'colour'" in " ".join(stage.app.session.said.text.split())
+        assert stage.composer.text == "/set colour = red"
+        stage.script.compiling.close()
+        await stage.write("/skill night-clerk")
+        await stage.until(stage.script.compiling.reached.is_set)
+        assert stage.composer.text == ""
+        stage.composer.write("written meanwhile")
+        await stage.pilot.press("escape")
+        await stage.idle()
+        assert stage.composer.text == "written meanwhile"
+
+    play(scene)
+
+
 def test_reasoning_is_folded_and_code_can_be_copied(play: Play) -> None:
     answer = "<think>Let me see.</think>Here it is:\n\n```python\nprint('hello')\n```\n"
 
@@ -191,6 +281,36 @@ def test_a_field_is_changed_in_its_table_and_the_cost_is_shown(play: Play) -> No
         await stage.say("/level erratum")
         await stage.say("/set refund window = 60 days")
         assert stage.heard(FieldChanged)[-1].result.level is EditLevel.ERRATUM
+
+    play(scene)
+
+
+def test_the_level_of_one_edit_is_chosen_in_the_line_and_in_the_table(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.say("/skill refund-policy")
+        await stage.say("/set refund window = 60 days --level erratum")
+        assert stage.heard(FieldChanged)[-1].result.level is EditLevel.ERRATUM
+        assert stage.app.session.chat.fields == {"refund window": "60 days"}  # type: ignore[union-attr]
+        await stage.say("/set refund window = 61 days --level most")
+        assert "There is no edit level 'most'" in stage.app.session.said.text
+        assert stage.composer.text == "/set refund window = 61 days --level most"
+        stage.composer.write("/set refund window = 61 days --level f")
+        await stage.until(lambda: "for this edit only" in stage.text)
+        await stage.pilot.press("tab")
+        assert stage.composer.text == "/set refund window = 61 days --level field"
+        stage.composer.write("")
+
+        stage.app.screen.query_one("#fields-table").focus()
+        await stage.pilot.press("enter")
+        field = stage.app.screen.query_one("#field-value", Input)
+        assert "field+erratum (^L)" in stage.text
+        await stage.pilot.press("ctrl+l")
+        assert "window (^L)" in stage.text
+        field.value = "62 days"
+        await stage.pilot.press("enter")
+        await stage.idle()
+        assert stage.heard(FieldChanged)[-1].result.level is EditLevel.WINDOW
+        assert stage.app.settings.edit_level is EditLevel.FIELD_ERRATUM  # the next edit goes as far as ever
 
     play(scene)
 
@@ -332,10 +452,24 @@ def test_sampling_is_kept_with_the_chat_and_used(play: Play) -> None:
     play(scene)
 
 
-def test_a_system_text_begins_a_chat(play: Play) -> None:
+def test_a_chat_begins_with_a_system_text_and_is_given_another_one(play: Play) -> None:
     async def scene(stage: Stage) -> None:
-        await stage.say("/system You are a pirate.")
+        await stage.say("/new You are a pirate.")
         assert stage.app.session.chat.segments[0].text == "You are a pirate."  # type: ignore[union-attr]
+        await stage.say("/skill refund-policy")
+        await stage.say("Hello")
+        before = stage.app.session.chat
+        await stage.say("/system You are a monk.")
+        chat = stage.app.session.chat
+        assert (chat.id, chat.segments[0].text) == (before.id, "You are a monk.")  # type: ignore[union-attr]
+        assert chat.segments[1:] == before.segments[1:]  # type: ignore[union-attr]
+        n_spliced = chat.segments[1].runs[1].n_tokens  # type: ignore[union-attr]
+        assert f"{n_spliced:,} tokens spliced again" in " ".join(stage.app.session.said.text.split())
+        assert "stale" not in stage.text
+        await stage.say("/system")
+        assert stage.composer.text == "/system You are a monk."
+        await stage.say("/undo")
+        assert stage.app.session.chat.segments == before.segments  # type: ignore[union-attr]
         await stage.say("/new")
         assert stage.app.session.chat.segments[0].text == "You are a helpful assistant."  # type: ignore[union-attr]
 
@@ -394,6 +528,108 @@ def test_segments_of_the_panel_lead_to_the_transcript_and_can_be_removed(play: P
         assert Kind.SKILL not in last_chat(stage)
 
     play(scene)
+
+
+def crash() -> EngineCrashed:
+    return EngineCrashed("The engine process ended with SIGSEGV while reading.", operation="apply", again=True)
+
+
+def test_after_the_second_crash_in_one_work_a_safer_setting_is_one_key_away(play: Play, tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.say("A question")
+        stage.script.fail = crash()
+        await stage.say("Another one")  # only once: the chat is put together again
+        assert stage.app.session.safer is None
+        await stage.pilot.press("f9")
+        assert "nothing safer to try" in stage.text
+        before = stage.app.session.chat
+
+        stage.script.n_fails = 2
+        await stage.say("A third one")
+        (offered,) = stage.heard(SaferOffered)
+        assert not offered.setting.params.extra_buffers
+        assert "The engine died twice. F9 restarts it without fast buffers." in stage.text
+        assert stage.composer.text == "A third one"
+        assert "Another one" in stage.text
+        assert stage.app.session.chat == before
+        stage.composer.write("")
+        await stage.say(f"/export {tmp_path / 'chat.md'}")
+        assert "Another one" in (tmp_path / "chat.md").read_text()
+
+        stage.composer.write("typed meanwhile")
+        await stage.pilot.press("f9")
+        await stage.idle()
+        assert [one.params.extra_buffers for one in stage.script.opened] == [True, False]  # and the next start, too:
+        assert not LastSession.load(tmp_path / "data").params.extra_buffers
+        assert stage.app.session.chat.segments == before.segments  # type: ignore[union-attr]
+        assert "The engine died twice" not in stage.text
+        assert stage.composer.text == "typed meanwhile"
+
+    play(scene)
+
+
+def test_what_is_offered_grows_safer_and_never_too_small_for_the_chat(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.say("A question")
+        seen = []
+        for _ in range(3):
+            stage.script.fail, stage.script.n_fails = crash(), 2
+            await stage.say("Another one")
+            if stage.app.session.safer is None:
+                break
+            seen.append(stage.app.session.safer.change)
+            await stage.pilot.press("f9")
+            await stage.idle()
+        assert seen[0] == "without fast buffers"
+        assert seen[-1].endswith("with a context of 2,048 tokens")
+        assert stage.app.session.info.n_ctx == 2048  # type: ignore[union-attr]
+        assert stage.app.session.safer is None  # nothing is left
+
+    play(scene, params=EngineParams(n_gpu_layers=0))
+
+
+def test_a_model_that_crashes_twice_while_it_loads_is_offered_more_safely(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        assert stage.app.session.safer is None
+        stage.composer.write("typed before")
+        stage.app.start_model()
+        await stage.idle()
+        assert "F9 restarts it without fast buffers" in stage.text
+        stage.script.load_error = None
+        await stage.pilot.press("f9")
+        await stage.idle()
+        assert not stage.script.opened[0].params.extra_buffers
+        assert stage.composer.text == "typed before"
+
+    script = Script(load_error=EngineCrashed("The engine process ended with SIGBUS while loading the model."))
+    play(scene, script=script)
+
+
+def test_full_recompute_is_estimated_from_what_was_measured_at_another_time(play: Play, tmp_path: Path) -> None:
+    async def short(stage: Stage) -> None:
+        await stage.say("Hi")
+        assert "prefilled" in stage.text
+        assert "full recompute" not in stage.text  # a few tokens tell nothing
+
+    n_compiled = []
+
+    async def long(stage: Stage) -> None:
+        await stage.say("/skill refund-policy")
+        n_compiled.append(stage.app.session.chat.segments[-1].n_tokens)  # type: ignore[union-attr]
+
+    async def short_again(stage: Stage) -> None:
+        await stage.say("/new")
+        await stage.say("Hi")
+        proof = stage.heard(AnswerEnded)[-1].proof
+        expected = (
+            1e3 * (proof.prefilled + proof.reused) / n_compiled[0]
+        )  # the engine of the tests compiles for a second
+        assert proof.recompute_ms == pytest.approx(expected)
+        assert f"full recompute ≈ {human_ms(expected)}" in stage.text
+
+    play(short)
+    play(long)
+    play(short_again)
 
 
 def test_stopping_says_so_in_the_stored_chat(play: Play) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvnotes_local.engine.memory import MemoryEstimate
-from kvnotes_local.errors import EngineError
+from kvnotes_local.errors import EngineCrashed, EngineError
 from kvnotes_local.evaluation.bench import BenchRow, SpliceStages
 from kvnotes_local.notebook import chat_store, listening, notebook
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict
@@ -145,6 +145,10 @@ def test_while_it_works(album: Album) -> None:
         stage.script.fail = EngineError("llama.cpp ran out of memory. Use a smaller --n-ctx.")
         await stage.say("Once more")
         await album.shot(stage, "failure")
+        died = "The engine process ended with SIGSEGV while reading or splicing. It did so twice."
+        stage.script.fail, stage.script.n_fails = EngineCrashed(died, operation="apply", again=True), 2
+        await stage.say("And again")
+        await album.shot(stage, "safer")
 
     play(scene, album, Script(answer=None))
 

@@ -9,12 +9,13 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
+from textual.widgets import Button, Footer
 
 from kvnotes_local.tui.news import News
 from kvnotes_local.tui.state import SessionState
 from kvnotes_local.tui.widgets.message_line import MessageLine
 from kvnotes_local.tui.widgets.nav_bar import NavBar
+from kvnotes_local.tui.widgets.safer_bar import SaferBar
 
 if TYPE_CHECKING:
     from kvnotes_local.tui.app import KvnotesApp
@@ -41,6 +42,7 @@ class KvnotesScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield NavBar(self.MODE)
         yield from self.body()
+        yield SaferBar(id="safer")
         yield MessageLine(id="message")
         yield from self.foot()
         yield Footer(compact=True, show_command_palette=False)
@@ -56,8 +58,13 @@ class KvnotesScreen(Screen[None]):
     @on(events.Mount)
     def _subscribe(self) -> None:
         self.kvnotes.news.subscribe(self, self.post_message, immediate=True)
-        self.query_one(MessageLine).session = self.session
+        self._tell_bars()
 
     @on(News)
-    def _tell_message_line(self) -> None:
+    def _tell_bars(self) -> None:
         self.query_one(MessageLine).session = self.session
+        self.query_one(SaferBar).session = self.session
+
+    @on(Button.Pressed, "#safer-restart")
+    def _restart(self) -> None:
+        self.kvnotes.action_restart_safer()

@@ -64,12 +64,12 @@ class BenchScreen(KvnotesScreen):
 
     @on(Button.Pressed, "#bench")
     def action_bench(self) -> None:
-        self.kvnotes.submit_idle(RunBench())
+        self.kvnotes.try_idle(RunBench())
 
     @on(Button.Pressed, "#verify")
     def action_verify(self) -> None:
-        self.kvnotes.submit_idle(VerifyChat())
+        self.kvnotes.try_idle(VerifyChat())
 
     @on(Button.Pressed, "#probe")
     def action_probe(self) -> None:
-        self.kvnotes.submit_idle(RunProbe())
+        self.kvnotes.try_idle(RunProbe())

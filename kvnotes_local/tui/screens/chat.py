@@ -11,7 +11,6 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Button, Static, TextArea
 
-from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.news import (
@@ -20,12 +19,12 @@ from kvnotes_local.tui.news import (
     ChatChanged,
     ChatOpened,
     ChatView,
-    Failure,
     FieldChanged,
     ModelGone,
     ModelReady,
     News,
     QuestionAsked,
+    WorkEnded,
 )
 from kvnotes_local.tui.reasoning import opens_reasoning
 from kvnotes_local.tui.screens.base import KvnotesScreen
@@ -35,7 +34,8 @@ from kvnotes_local.tui.widgets.notebook_panel import FieldsTable, NotebookPanel,
 from kvnotes_local.tui.widgets.status_bar import StatusBar
 from kvnotes_local.tui.widgets.transcript import Transcript
 from kvnotes_local.tui.widgets.turn import Turn, TurnAction
-from kvnotes_local.tui.workbench.chat_requests import Ask, DeleteSegment, DropSkill, ForkChat, Resend, SetField
+from kvnotes_local.tui.workbench.answer_requests import Ask, Resend
+from kvnotes_local.tui.workbench.chat_requests import DeleteSegment, DropSkill, ForkChat, SetField
 
 PANEL_FROM = 100
 """Columns from which on the notebook panel is shown unless it was put away."""
@@ -74,6 +74,7 @@ class ChatScreen(KvnotesScreen):
     def __init__(self) -> None:
         super().__init__()
         self._panel_wanted: bool | None = None
+        self._sent: dict[int, Composer.Sent] = {}
 
     def body(self) -> Iterable[Widget]:
         yield CacheStrip(id="strip")
@@ -142,11 +143,20 @@ class ChatScreen(KvnotesScreen):
     def _field_changed(self, news: FieldChanged) -> None:
         self.query_one(FieldsTable).show_result(news.result)
 
-    @on(Failure)
-    def _failed(self, news: Failure) -> None:
+    @on(WorkEnded)
+    def _give_back(self, news: WorkEnded) -> None:
+        """What was written and could not be done stands in the composer again, unless something else was written."""
+        sent = self._sent.pop(news.id, None)
         composer = self.query_one(Composer)
-        if news.what.startswith("Answering") and not composer.text:
-            composer.recall(-1)  # what could not be asked is not lost
+        if sent is not None and not news.ok and not composer.text and not self._was_asked(sent.text):
+            composer.write(sent.text, editing=sent.editing)
+            composer.hide_completions()
+
+    def _was_asked(self, text: str) -> bool:
+        """Does the chat end with this question, and with what was said of its answer?"""
+        chat = self.session.chat
+        segments = chat.segments if chat is not None else ()
+        return any(segment.kind is Kind.USER and segment.text == text for segment in segments[-2:])
 
     async def _show(self, chat: ChatView | None) -> None:
         await self.query_one(Transcript).show(chat)
@@ -174,21 +184,22 @@ class ChatScreen(KvnotesScreen):
 
     @on(Composer.Sent)
     def _send(self, sent: Composer.Sent) -> None:
-        composer = self.query_one(Composer)
-        try:
-            if sent.text.startswith("/") and sent.editing is None:
+        """What is refused stays in the composer; what fails later comes back to it."""
+        app, composer = self.kvnotes, self.query_one(Composer)
+        before = app.workbench.n_submitted
+        if app.attempt(lambda: self._carry_out(sent)):
+            if composer.text.strip() == sent.text:
                 composer.clear()
-                self.kvnotes.run_command(sent.text)
-                return
-            if self.session.chat is None or self.session.answering:
-                self.kvnotes.need_idle()  # anything else that is under way ends first: the question waits for it
-            self.kvnotes.need_chat()
-        except UsageError as error:
-            if not composer.text:
-                composer.write(sent.text)
-            self.kvnotes.tell(str(error), failed=True)
+            if app.workbench.n_submitted > before:
+                self._sent[before + 1] = sent
+
+    def _carry_out(self, sent: Composer.Sent) -> None:
+        if sent.text.startswith("/") and sent.editing is None:
+            self.kvnotes.run_command(sent.text)
             return
-        composer.clear()
+        if self.session.chat is None or self.session.answering:
+            self.kvnotes.need_idle()  # anything else that is under way ends first: the question waits for it
+        self.kvnotes.need_chat()
         self.kvnotes.submit(Ask(sent.text) if sent.editing is None else Resend(sent.editing, sent.text))
 
     @on(Turn.Asked)
@@ -210,9 +221,9 @@ class ChatScreen(KvnotesScreen):
                 if at is None:
                     self.kvnotes.tell("No question stands before this answer.", failed=True)
                 else:
-                    self.kvnotes.submit_idle(Resend(at))
+                    self.kvnotes.try_idle(Resend(at))
             case TurnAction.FORK:
-                self.kvnotes.submit_idle(ForkChat(asked.index + 1))
+                self.kvnotes.try_idle(ForkChat(asked.index + 1))
             case TurnAction.DELETE:
                 self._remove(asked.index)
 
@@ -226,12 +237,11 @@ class ChatScreen(KvnotesScreen):
 
     @on(SegmentList.InsertAsked)
     def _insert(self, asked: SegmentList.InsertAsked) -> None:
-        self.query_one(Composer).write(f"/skill  before {asked.index}")
-        self.query_one(ComposerText).move_cursor((0, len("/skill ")))
+        self.compose_text(f"/skill  before {asked.index}", len("/skill "))
 
     @on(FieldsTable.Changed)
     def _set_field(self, changed: FieldsTable.Changed) -> None:
-        self.kvnotes.submit_idle(SetField(changed.name, changed.value, self.kvnotes.settings.edit_level))
+        self.kvnotes.try_idle(SetField(changed.name, changed.value, changed.level))
 
     @on(FieldsTable.LevelAsked)
     def _next_level(self) -> None:
@@ -242,9 +252,11 @@ class ChatScreen(KvnotesScreen):
     def _start(self) -> None:
         self.kvnotes.start_model()
 
-    def compose_text(self, text: str) -> None:
-        """Put a text into the composer, to be completed by the user."""
+    def compose_text(self, text: str, at: int | None = None) -> None:
+        """Put a text into the composer, to be completed by the user at column ``at`` (None: at its end)."""
         self.query_one(Composer).write(text)
+        if at is not None:
+            self.query_one(ComposerText).move_cursor((0, at))
 
     def action_leave(self) -> None:
         """Esc: stop what runs, else put away what is open, else go to the composer."""
@@ -271,12 +283,12 @@ class ChatScreen(KvnotesScreen):
         segment = chat.segments[index]
         if segment.kind is Kind.SYSTEM:
             self.kvnotes.tell(
-                "The system text cannot be deleted; /system TEXT begins a chat with another one.", failed=True
+                "The system text cannot be deleted; /system TEXT puts another one in its place.", failed=True
             )
         elif segment.kind is Kind.SKILL:
-            self.kvnotes.submit_idle(DropSkill(segment.name))
+            self.kvnotes.try_idle(DropSkill(segment.name))
         else:
-            self.kvnotes.submit_idle(DeleteSegment(index))
+            self.kvnotes.try_idle(DeleteSegment(index))
             self.kvnotes.tell(f"Deleted: {safe_line(segment.text, 40)}. Alt+Z or /undo brings it back.")
 
 

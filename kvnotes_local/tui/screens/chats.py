@@ -140,7 +140,7 @@ class ChatsScreen(KvnotesScreen):
     @on(DataTable.RowSelected)
     def _open(self) -> None:
         if self.chosen is not None:
-            self.kvnotes.submit_idle(OpenChat(self.chosen.id))
+            self.kvnotes.try_idle(OpenChat(self.chosen.id))
             self.kvnotes.action_go("chat")
 
     @on(Input.Changed, "#chats-search")
@@ -179,7 +179,7 @@ class ChatsScreen(KvnotesScreen):
         if chat is None:
             return
         if self.session.chat is not None and chat.id == self.session.chat.id:
-            self.kvnotes.submit_idle(RemoveOpenChat(chat.id))
+            self.kvnotes.try_idle(RemoveOpenChat(chat.id))
         else:
             self.kvnotes.submit(RemoveChat(chat.id))
 

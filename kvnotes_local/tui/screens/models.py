@@ -183,19 +183,18 @@ class ModelsScreen(KvnotesScreen):
         model = self.chosen
         if model is None:
             return
-        try:
-            self.kvnotes.need_idle()
-            if model.problem:
-                raise UsageError(model.problem)
-            self.kvnotes.params = self._params()
-        except UsageError as error:
-            self.kvnotes.tell(str(error), failed=True)
-            return
+        self.kvnotes.attempt(lambda: self._load(model))
+
+    def _load(self, model: ModelRow) -> None:
+        self.kvnotes.need_idle()
+        if model.problem:
+            raise UsageError(model.problem)
+        self.kvnotes.params = self._params()
         self.kvnotes.submit(LoadModel(model.path, self.kvnotes.params))
 
     def action_unload(self) -> None:
         if self.session.info is not None:
-            self.kvnotes.submit_idle(UnloadModel())
+            self.kvnotes.try_idle(UnloadModel())
 
     @on(events.ScreenResume)
     def action_refresh(self) -> None:

@@ -14,7 +14,6 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
 from kvnotes_local.cli.output import human_bytes
-from kvnotes_local.errors import UsageError
 from kvnotes_local.skills.verdicts import Outcome, Verdict
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ModelReady, SkillCompiled, SkillRow, SkillsListed, SkillVerified
@@ -41,6 +40,11 @@ class SkillsScreen(KvnotesScreen):
         Binding("c", "compile", "Compile", id="skills.compile"),
         Binding("C", "compile_anew", "Compile anew", show=False, id="skills.compile_anew"),
         Binding("v", "verify", "Verify", id="skills.verify"),
+        Binding("n", "new", "New", id="skills.new"),
+        Binding("x", "remove", "Remove compiled", show=False, id="skills.remove"),
+        Binding("e", "export", "Export", show=False, id="skills.export"),
+        Binding("i", "import", "Import", show=False, id="skills.import"),
+        Binding("g", "collect", "Make room", show=False, id="skills.gc"),
         Binding("ctrl+r", "refresh", "Look again", show=False, id="skills.refresh"),
         Binding("escape", "stop", "Stop", id="skills.stop"),
     ]
@@ -134,21 +138,15 @@ class SkillsScreen(KvnotesScreen):
     @on(DataTable.RowSelected)
     def action_splice(self) -> None:
         if self.chosen is not None:
-            self.kvnotes.submit_idle(SpliceSkill(self.chosen.name))
+            self.kvnotes.try_idle(SpliceSkill(self.chosen.name))
 
     def action_splice_before(self) -> None:
         if self.chosen is not None:
             self.kvnotes.write_in_composer(f"/skill {self.chosen.name} before ")
 
     def action_compile(self, force: bool = False) -> None:
-        try:
-            self.kvnotes.need_idle()
-            self.kvnotes.need_chat()
-        except UsageError as error:
-            self.kvnotes.tell(str(error), failed=True)
-            return
         if self.chosen is not None:
-            self.kvnotes.submit(CompileSkill(self.chosen.name, force))
+            self.kvnotes.try_idle(CompileSkill(self.chosen.name, force))
 
     def action_compile_anew(self) -> None:
         self.action_compile(force=True)
@@ -156,6 +154,23 @@ class SkillsScreen(KvnotesScreen):
     def action_verify(self) -> None:
         if self.chosen is not None:
             self.kvnotes.run_line(f"/verify {self.chosen.name}")
+
+    def action_new(self) -> None:
+        self.kvnotes.write_in_composer("/skills new ")
+
+    def action_remove(self) -> None:
+        if self.chosen is not None:
+            self.kvnotes.run_line(f"/skills remove {self.chosen.name}")
+
+    def action_export(self) -> None:
+        if self.chosen is not None:
+            self.kvnotes.write_in_composer(f"/skills export {self.chosen.name}")
+
+    def action_import(self) -> None:
+        self.kvnotes.write_in_composer("/skills import ")
+
+    def action_collect(self) -> None:
+        self.kvnotes.run_line("/skills gc")
 
     def action_stop(self) -> None:
         self.kvnotes.action_stop()

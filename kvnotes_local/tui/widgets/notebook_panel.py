@@ -100,16 +100,23 @@ def segment_line(segment: Segment) -> Content:
 
 
 class FieldsTable(Vertical):
-    """Fields and their values; Enter changes one. Below: how far edits go, and what the last one cost."""
+    """Fields and their values; Enter changes one. Below: how far edits go, and what the last one cost.
 
-    BINDINGS = [Binding("l", "level", "Edit level", id="fields.level")]
+    While a value is written, Ctrl+L chooses a level for this edit only.
+    """
+
+    BINDINGS = [
+        Binding("l", "level", "Edit level", id="fields.level"),
+        Binding("ctrl+l", "level_once", "Level of this edit", show=False, id="fields.level_once"),
+    ]
 
     @dataclass
     class Changed(Message):
-        """The user gives a field another value."""
+        """The user gives a field another value, with an edit of this level."""
 
         name: str
         value: str
+        level: EditLevel
 
     class LevelAsked(Message):
         """The user wants the next level of edits."""
@@ -126,7 +133,7 @@ class FieldsTable(Vertical):
         table.add_column("value", width=16)
         self._fields: dict[str, str] = {}
         self._edited = ""
-        self._level = EditLevel.FIELD_ERRATUM
+        self._level = self._level_once = EditLevel.FIELD_ERRATUM
         self._cost = ""
         self.query_one(Input).display = False
         self._note()
@@ -162,6 +169,15 @@ class FieldsTable(Vertical):
     def action_level(self) -> None:
         self.post_message(self.LevelAsked())
 
+    def action_level_once(self) -> None:
+        if self.query_one(Input).display:
+            levels = list(EditLevel)
+            self._level_once = levels[(levels.index(self._level_once) + 1) % len(levels)]
+            self._show_level_once()
+
+    def _show_level_once(self) -> None:
+        self.query_one(Input).border_subtitle = f"{self._level_once.value} (^L)"
+
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
         self._edited = list(self._fields)[event.cursor_row]
@@ -170,12 +186,14 @@ class FieldsTable(Vertical):
         field.border_title = safe_line(self._edited, 30)
         field.display = True
         field.focus()
+        self._level_once = self._level
+        self._show_level_once()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self._leave_input()
         if event.value != self._fields.get(self._edited):
-            self.post_message(self.Changed(self._edited, event.value))
+            self.post_message(self.Changed(self._edited, event.value, self._level_once))
 
     def leave_input(self) -> bool:
         """Leave a value as it is; False when none was being edited."""

@@ -34,15 +34,16 @@ class StatusBar(Static):
             return Content("No model is loaded.")
         used = session.chat.n_tokens if session.chat is not None else 0
         kv = info.type_k.name if info.type_k == info.type_v else f"{info.type_k.name}/{info.type_v.name}"
+        wide = self.size.width >= 100
         facts = [
-            Content(safe_line(info.name, 32 if self.size.width >= 100 else 18)),
+            Content(safe_line(info.name, 32 if wide else 13)),
             Content.styled(f"[{info.model_class.value}]", _BADGES[info.model_class]),
             Content(f"KV {kv}"),
-            Content(f"context {used:,}/{info.n_ctx:,}"),
+            Content(f"{'context ' if wide else ''}{used:,}/{info.n_ctx:,}"),
         ]
         proof = session.proof
         if proof is not None:
-            facts.append(Content(f"first token {human_ms(proof.change_ms + proof.ttft_ms)}"))
+            facts.append(Content(f"{'first token' if wide else 'first'} {human_ms(proof.change_ms + proof.ttft_ms)}"))
             if proof.tokens_per_second:
                 facts.append(Content(f"{proof.tokens_per_second:.0f} tokens/s"))
         return Content(" · ").join(facts)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Protocol
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.engine.protocol import Engine
-from kvnotes_local.errors import Cancelled, UsageError
+from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError
-from kvnotes_local.tui.news import ChatView, News, WorkProgressed, WorkStep
+from kvnotes_local.tui.news import ChatView, Failure, News, SaferOffered, WorkProgressed, WorkStep
+from kvnotes_local.tui.workbench.crash_watch import CrashWatch
 
 if TYPE_CHECKING:
+    from kvnotes_local.notebook.proof import PrefillSpeed
     from kvnotes_local.notebook.stored_chat import StoredChat
     from kvnotes_local.skills.artifact_store import ArtifactStore
     from kvnotes_local.skills.compiler import SkillCompiler
@@ -76,7 +78,8 @@ class ChatDefaults:
 
 @dataclass
 class Loaded:
-    """A loaded model with what skills need. ``path`` and ``params``: as it was asked for."""
+    """A loaded model with what skills need. ``path`` and ``params``: as it was asked for. ``speed``: what is known of how fast
+    it reads."""
 
     path: Path
     params: EngineParams
@@ -84,6 +87,7 @@ class Loaded:
     library: SkillLibrary
     compiler: SkillCompiler
     verdicts: VerdictStore
+    speed: PrefillSpeed
 
 
 class Desk:
@@ -119,6 +123,13 @@ class Desk:
             return SkillLibrary(self.places.skills_dirs)
         return SkillLibrary.default(self.places.skills_dirs)
 
+    def failed(self, what: str, error: KvnotesError) -> None:
+        """``what`` was asked for could not be done."""
+        self.tell(Failure(what, str(error)))
+
+    def done(self, what: str) -> None:
+        """``what`` was asked for is done."""
+
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
@@ -137,6 +148,7 @@ class EngineDesk(Desk):
         self.open_engine = open_engine
         self.loaded: Loaded | None = None
         self.defaults = ChatDefaults()
+        self.crashes = CrashWatch()
         self._spare: list[Engine] = []
         self._chat: StoredChat | None = None
 
@@ -170,6 +182,17 @@ class EngineDesk(Desk):
         except ChatStoreError:
             return False
         return True
+
+    def failed(self, what: str, error: KvnotesError) -> None:
+        super().failed(what, error)
+        info = self.loaded.engine.info if self.loaded is not None else None
+        held = self.chat.notebook.tokens if self.has_chat else ()
+        offer = self.crashes.after(what, error, n_ctx=info.n_ctx if info is not None else 0, n_held=len(held))
+        if offer is not None:
+            self.tell(SaferOffered(offer))
+
+    def done(self, what: str) -> None:
+        self.crashes.done(what)
 
     def progress(self, done: int, total: int) -> None:
         """A progress callback for the layers below."""
@@ -220,11 +243,14 @@ class EngineDesk(Desk):
 
     def unload(self) -> None:
         """Leave the chat and give the model back."""
+        from kvnotes_local.skills.speeds import SpeedMemory
+
         try:
             self.leave_chat()
         finally:
             if self.loaded is not None:
                 loaded, self.loaded = self.loaded, None
+                SpeedMemory(self.places.cache).learn_prefill(loaded.engine.info.fingerprint, loaded.speed.measured)
                 loaded.engine.close()
 
     def close(self) -> None:

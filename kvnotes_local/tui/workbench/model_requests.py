@@ -27,9 +27,12 @@ class LoadModel(EngineRequest):
         return f"Loading {self.path.stem}"
 
     def run(self, desk: EngineDesk) -> None:
+        from kvnotes_local.notebook.proof import PrefillSpeed
         from kvnotes_local.skills.compiler import SkillCompiler
+        from kvnotes_local.skills.speeds import SpeedMemory
         from kvnotes_local.skills.verdicts import VerdictStore
 
+        desk.crashes.asked = self.path, self.params
         desk.unload()
         desk.tell(ModelGone())
 
@@ -40,7 +43,9 @@ class LoadModel(EngineRequest):
         engine = desk.open_engine(self.path, self.params, progress=progress, note=lambda text: desk.tell(Notice(text)))
         verdicts = VerdictStore(desk.places.verdicts)
         compiler = SkillCompiler(engine, desk.artifacts, verdicts=verdicts)
-        desk.loaded = Loaded(self.path, self.params, engine, desk.library(), compiler, verdicts)
+        known = SpeedMemory(desk.places.cache).get(engine.info.fingerprint)
+        speed = PrefillSpeed(known.prefill if known is not None else None)
+        desk.loaded = Loaded(self.path, self.params, engine, desk.library(), compiler, verdicts, speed)
         desk.tell(ModelReady(engine.info))
         if self.chat is None:
             open_on_desk(desk, "new")

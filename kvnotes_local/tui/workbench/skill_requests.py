@@ -24,4 +24,6 @@ class CompileSkill(EngineRequest):
         model.library.refresh()
         skill = model.library.get(self.name)
         compiled = model.compiler.compile(skill, force=self.force, progress=desk.progress)
+        if compiled.prefill_tokens_per_second:
+            model.speed.add(compiled.n_tokens, compiled.n_tokens / compiled.prefill_tokens_per_second)
         desk.tell(SkillCompiled(self.name, compiled.n_tokens, compiled.n_bytes, compiled.seconds))

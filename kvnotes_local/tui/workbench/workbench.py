@@ -77,11 +77,12 @@ class Lane:
         try:
             job.run()
             ok = True
+            desk.done(job.what)
         except Cancelled:
             log.info("%s: stopped", job.what)
         except KvnotesError as error:
             log.warning("%s: %s", job.what, error)
-            desk.tell(Failure(job.what, str(error)))
+            desk.failed(job.what, error)
         except Exception as error:
             # A defect of this program: the screens stay, the details are in the log.
             log.exception("%s failed", job.what)
