@@ -84,6 +84,7 @@ class ChatStore:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
+            self._refuse_code()
             self._upgrade()
 
     def close(self) -> None:
@@ -313,6 +314,15 @@ class ChatStore:
                 (*values, limit),
             ).fetchall()
         return tuple(_summary(row) for row in rows)
+
+    def _refuse_code(self) -> None:
+        """A database of ours holds tables only. Views and triggers would run as code: without end, or on what is stored."""
+        self._db.execute("PRAGMA trusted_schema = OFF")
+        found = self._db.execute("SELECT type FROM sqlite_schema WHERE type IN ('view', 'trigger')").fetchone()
+        if found is not None:
+            raise ChatStoreError(
+                f"{self.path} is no database of chats: it holds a {found[0]}. Move it away to start anew."
+            )
 
     def _upgrade(self) -> None:
         """Apply the numbered schema files that this database has not seen."""

@@ -309,6 +309,25 @@ def test_a_damaged_database_gives_a_typed_error_or_chats(chats: Path, tmp_path: 
     assert outcomes == {"read", "refused"}
 
 
+@pytest.mark.parametrize(
+    "crafted",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON operations BEGIN DELETE FROM segments; END",
+        "CREATE VIEW v AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT x FROM r",
+        "DROP TABLE texts; CREATE VIEW texts AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x FROM r) SELECT x FROM r",
+        "PRAGMA user_version = 99",
+    ],
+)
+def test_a_database_that_holds_code_or_is_newer_is_refused(tmp_path: Path, crafted: str) -> None:
+    path = tmp_path / "chats.sqlite"
+    ChatStore(path).close()
+    db = sqlite3.connect(path)
+    db.executescript(crafted)
+    db.close()
+    with pytest.raises(ChatStoreError, match=r"no database of chats|newer kvnotes"):
+        ChatStore(path)
+
+
 # -- chat templates ------------------------------------------------------------------------------------------------------------
 
 BOMBS = [
