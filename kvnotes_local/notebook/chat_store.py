@@ -362,7 +362,8 @@ class ChatStore:
 
 
 def as_tree(chats: Sequence[ChatSummary]) -> list[tuple[ChatSummary, int]]:
-    """The chats with their depth: each is followed by its forks; the order stays as given among siblings."""
+    """The chats with their depth: each is followed by its forks; the order stays as given among siblings. All are there, also those
+    of a damaged database that descend from themselves."""
     there = {chat.id for chat in chats}
     forks: dict[str | None, list[ChatSummary]] = {}
     for chat in chats:
@@ -373,7 +374,8 @@ def as_tree(chats: Sequence[ChatSummary]) -> list[tuple[ChatSummary, int]]:
         chat, depth = waiting.pop()
         rows.append((chat, depth))
         waiting += [(fork, depth + 1) for fork in reversed(forks.get(chat.id, []))]
-    return rows
+    shown = {chat.id for chat, _ in rows}
+    return rows + [(chat, 0) for chat in chats if chat.id not in shown]
 
 
 @contextmanager

@@ -16,6 +16,8 @@ COLUMNS = (
     "kind, name, text, value, reasoning, reasoning_start, reasoning_stop, tokens, content_start, content_stop, fields, runs, "
     "artifact, seam, stopped, proof"
 )
+MAX_TOKEN_BYTES = 64 << 20
+"""Of one segment: 16 million tokens, more than any context holds."""
 
 
 def segment_to_row(segment: Segment) -> tuple[Any, ...]:
@@ -44,6 +46,8 @@ def segment_from_row(row: tuple[Any, ...]) -> Segment:
     """A segment from values of COLUMNS. Raises ValueError, TypeError or KeyError for values that make no segment."""
     kind, name, text, value, reasoning, thought, spoken, tokens, start, stop, fields, runs, artifact, seam, *rest = row
     stopped, proof = rest
+    if len(tokens) > MAX_TOKEN_BYTES:
+        raise ValueError(f"a segment claims {len(tokens) // 4:,} tokens")
     segment = Segment(
         kind=Kind(kind),
         name=str(name),

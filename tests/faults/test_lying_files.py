@@ -309,6 +309,20 @@ def test_a_damaged_database_gives_a_typed_error_or_chats(chats: Path, tmp_path: 
     assert outcomes == {"read", "refused"}
 
 
+def test_a_chat_that_descends_from_itself_is_listed_and_one_of_endless_tokens_is_refused(tmp_path: Path) -> None:
+    store = ChatStore(tmp_path / "chats.sqlite")
+    user = Segment(Kind.USER, (1, 2, 3), "hello there", content_stop=3, runs=(Run(3, Freshness.FRESH),))
+    for chat in ("0badcafe", "1badcafe"):
+        store.save(chat, [user], "say", new=("model", "f" * 64, ChatParams()))
+    store._db.execute("UPDATE chats SET parent = '1badcafe' WHERE id = '0badcafe'")
+    store._db.execute("UPDATE chats SET parent = '0badcafe' WHERE id = '1badcafe'")
+    assert {chat.id for chat, _ in as_tree(store.list())} == {"0badcafe", "1badcafe"}
+    store._db.execute("UPDATE segments SET tokens = zeroblob(70000000)")
+    with pytest.raises(ChatStoreError, match="damaged"):
+        store.load("0badcafe")
+    store.close()
+
+
 @pytest.mark.parametrize(
     "crafted",
     [
