@@ -362,8 +362,8 @@ class ChatStore:
 
 
 def as_tree(chats: Sequence[ChatSummary]) -> list[tuple[ChatSummary, int]]:
-    """The chats with their depth: each is followed by its forks; the order stays as given among siblings. All are there, also those
-    of a damaged database that descend from themselves."""
+    """The chats with their depth: each is followed by its forks; the order stays as given among siblings. All are there, also
+    those of a damaged database that descend from themselves."""
     there = {chat.id for chat in chats}
     forks: dict[str | None, list[ChatSummary]] = {}
     for chat in chats:
