@@ -15,7 +15,7 @@ from kvnotes_local.cli.options import (
 from kvnotes_local.cli.output import Output, human_ms
 
 if TYPE_CHECKING:
-    from kvnotes_local.evaluation.bench import BenchRow
+    from kvnotes_local.evaluation.bench_row import BenchRow
 
 
 STAGES = {

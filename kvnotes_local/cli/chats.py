@@ -14,7 +14,8 @@ from kvnotes_local.errors import UsageError
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.notebook.chat_store import ChatStore, ChatSummary
+    from kvnotes_local.notebook.chat_records import ChatSummary
+    from kvnotes_local.notebook.chat_store import ChatStore
 
 ChatArgument = Annotated[str, typer.Argument(help="Id of a chat, or the beginning of it.")]
 
@@ -44,7 +45,7 @@ def list_chats(
     output: Output,
 ) -> None:
     """List the chats, last used first; forks stand below the chat that they come from."""
-    from kvnotes_local.notebook.chat_store import as_tree
+    from kvnotes_local.notebook.chat_records import as_tree
 
     chats = chat_store(data_dir).list()
     if chats:

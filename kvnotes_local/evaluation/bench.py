@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,8 @@ import numpy as np
 from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.evaluation.decision_cases import decision_texts
+from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
+from kvnotes_local.evaluation.bench_skills import FIELD, bench_skills
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.proof import Proof
@@ -29,7 +30,6 @@ from kvnotes_local.skills.library import SkillLibrary
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 EDIT_LEVELS = (EditLevel.ERRATUM, EditLevel.FIELD, EditLevel.FIELD_ERRATUM, EditLevel.WINDOW, EditLevel.FULL)
 QUESTION = "How high is the limit?"
-FIELD = "limit"
 CHAT = (
     ("Good morning. Today I answer letters from guests.", "Good morning. Send me the letters, one after the other."),
     ("First I will give you the rules of the house.", "Very well. I will answer from them when you ask."),
@@ -37,66 +37,6 @@ CHAT = (
 _ROOM = 512
 
 Step = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class SpliceStages:
-    """Where the time of a splice and its question goes, in milliseconds; the stages add up to the time to the first token.
-
-    ``lookup_ms``: skill, artifact and plan are found. ``open_ms``: the artifact is mapped and checked, cells are shared.
-    ``seam_ms``: the seam is computed. ``reposition_ms``: rows are turned and converted. ``restore_ms``: they are handed to
-    llama.cpp. ``question_ms``: the question is computed. ``rest_ms``: the plan of the question, undo, drawing the first token.
-    """
-
-    lookup_ms: float
-    open_ms: float
-    seam_ms: float
-    reposition_ms: float
-    restore_ms: float
-    question_ms: float
-    rest_ms: float
-
-    @property
-    def total_ms(self) -> float:
-        return float(sum(getattr(self, one.name) for one in fields(self)))
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """One length. Milliseconds to the first token, medians of ``n`` runs, unless said otherwise.
-
-    ``whole_ms``: the whole chat read from nothing. ``recompute_ms``: the chat in place, the skill read. ``prefix_hit_ms``: chat
-    and skill in place, which is the limit. ``first_token_ms``: the skill spliced; of that, ``splice_ms`` is for the splice
-    (seam included) and ``cold_first_token_ms`` the same with the artifact not in the page cache (None where that cannot be
-    arranged). ``speedup``: recompute against splice. ``edit_ms``: a field of the skill changed, by level. ``switch_ms``: coming
-    back to a chat that was left, ``fork_ms``: a fork of it; both without a question. ``memcpy_ms``: as many bytes as the chat
-    with the skill has, copied. ``stages``: of the splice, medians one by one. ``proof_error``: largest relative
-    difference of the time that the answers' proofs claim from the wall clock.
-    """
-
-    n_skill_tokens: int
-    n_chat_tokens: int
-    repair_tokens: int
-    n: int
-    whole_ms: float
-    recompute_ms: float
-    prefix_hit_ms: float
-    splice_ms: float
-    first_token_ms: float
-    cold_first_token_ms: float | None
-    speedup: float
-    edit_ms: dict[str, float]
-    switch_ms: float
-    fork_ms: float
-    memcpy_ms: float
-    compile_ms: float
-    stages: SpliceStages
-    proof_error: float
-
-    @property
-    def over_prefix_hit(self) -> float:
-        """Time to the first token after a splice, as a multiple of that with everything in place."""
-        return self.first_token_ms / self.prefix_hit_ms
 
 
 def run_bench(
@@ -122,7 +62,7 @@ def run_bench(
         )
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
-        library, names = _skills(engine, Path(folder) / "skills", fitting)
+        library, names = bench_skills(engine, Path(folder) / "skills", fitting)
         compiler = SkillCompiler(engine, ArtifactStore(Path(folder) / "artifacts"))
         return [_Length(engine, library, compiler, name, repair, step).row(repeat, edits, rng) for name in names]
 
@@ -301,35 +241,6 @@ class _Length:
         wall = _since(began)
         self._proof_errors.append(abs(reply.proof.change_ms + reply.proof.ttft_ms - wall) / wall)
         return reply.proof
-
-
-def _skills(engine: Engine, folder: Path, lengths: Sequence[int]) -> tuple[SkillLibrary, list[str]]:
-    """Skills of about these lengths, with a field near the beginning."""
-    names = []
-    prose = "\n\n".join(text.text for text in decision_texts(long=True))
-    words = prose.replace("{{", "").replace("}}", "").replace("|", " ").split(" ")
-    for length in lengths:
-        head = f"Rules of the house. The limit is {{{{{FIELD}|900 euros}}}} for a night.\n\n"
-        wanted = max(1, length - len(engine.tokenize(head)) - 12)
-        n_words = max(1, wanted // 2)
-        for _ in range(8):  # towards the number of words that makes that many tokens
-            body = _repeated(words, n_words)
-            n_words = max(1, round(n_words * wanted / max(1, len(engine.tokenize(body)))))
-        name = f"bench-{length}"
-        target = folder / name
-        target.mkdir(parents=True)
-        text = f"---\nname: {name}\ndescription: Text for measuring.\n---\n{head}{_repeated(words, n_words)}\n"
-        (target / "SKILL.md").write_text(text, "utf-8")
-        names.append(name)
-    return SkillLibrary([folder]), names
-
-
-def _repeated(words: Sequence[str], n_words: int) -> str:
-    """That many words; each round through the pool is numbered, so that nothing is there twice."""
-    parts = []
-    for number in range(-(-n_words // len(words))):
-        parts.append(f"Part {number + 1}. " + " ".join(words[: n_words - number * len(words)]))
-    return "\n\n".join(parts)
 
 
 def _since(began: float) -> float:

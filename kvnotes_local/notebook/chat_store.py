@@ -2,74 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
-import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from kvnotes_local.errors import KvnotesError
+from kvnotes_local.notebook.chat_database import ChatDatabase, ChatStoreError, explained
 from kvnotes_local.notebook.chat_params import ChatParams
+from kvnotes_local.notebook.chat_records import Chat, ChatSummary, Found, new_chat_id, short_title, summary_from_row
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.segment_rows import COLUMNS, segment_from_row, segment_to_row
-from kvnotes_local.paths import ensure_private
 from kvnotes_local.wording import counted
-
-LAST_MOMENT = 253402300800.0
-"""The year 10000, in seconds since the epoch: no calendar goes further."""
-
-
-class ChatStoreError(KvnotesError):
-    """The database of chats cannot be opened, read or written."""
 
 
 class ChatChangedError(ChatStoreError):
     """Another program has written to a chat since it was read here."""
-
-
-@dataclass(frozen=True)
-class ChatSummary:
-    """A chat without its text. Times in seconds since the epoch. ``parent``: the chat that it was forked from, after
-    ``parent_segments`` segments."""
-
-    id: str
-    title: str
-    created: float
-    updated: float
-    model_name: str
-    model_fingerprint: str
-    parent: str | None
-    parent_segments: int
-    n_segments: int
-    n_tokens: int
-
-
-@dataclass(frozen=True)
-class Chat:
-    """A stored chat with its segments and parameters. ``last_operation``: number of the last change of it."""
-
-    summary: ChatSummary
-    segments: tuple[Segment, ...]
-    params: ChatParams
-    last_operation: int
-
-
-@dataclass(frozen=True)
-class Found:
-    """A place where a search found something; ``snippet`` has the words in […]."""
-
-    chat: ChatSummary
-    number: int
-    snippet: str
-
-
-def new_chat_id() -> str:
-    """Eight letters and digits."""
-    return secrets.token_hex(4)
 
 
 class ChatStore:
@@ -77,15 +23,8 @@ class ChatStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        ensure_private(path.parent)
-        with _explained(path):
-            self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
-            path.chmod(0o600)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._refuse_code()
-            self._upgrade()
+        self._database = ChatDatabase(path)
+        self._db = self._database.connection
 
     def close(self) -> None:
         self._db.close()
@@ -109,7 +48,7 @@ class ChatStore:
         ``after``; nothing is stored then.
         """
         rows = [segment_to_row(segment) for segment in segments[n_same:]]
-        with self._transaction():
+        with self._database.transaction():
             if new is not None:
                 self._insert(chat, *new)
             if after is not None:
@@ -141,7 +80,7 @@ class ChatStore:
                 "INSERT INTO operations (chat, at, what) VALUES (?, ?, ?)", (chat, time.time(), what)
             ).lastrowid
             title = next((segment.text for segment in segments if segment.kind == "user"), "")
-            self._db.execute("UPDATE chats SET title = ? WHERE id = ? AND title = ''", (_title(title), chat))
+            self._db.execute("UPDATE chats SET title = ? WHERE id = ? AND title = ''", (short_title(title), chat))
         return number or 0
 
     def fork(self, chat: str, n_segments: int) -> str:
@@ -152,7 +91,7 @@ class ChatStore:
                 f"The chat {summary.id} has {counted(summary.n_segments, 'segment')}, so it cannot be forked after {n_segments}."
             )
         twin = new_chat_id()
-        with self._transaction():
+        with self._database.transaction():
             (params,) = self._db.execute("SELECT params FROM chats WHERE id = ?", (summary.id,)).fetchone()
             self._db.execute(
                 "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -184,12 +123,12 @@ class ChatStore:
 
     def set_params(self, chat: str, params: ChatParams) -> None:
         """Keep these parameters with a chat; one that is not stored yet brings them with its first change."""
-        with self._transaction():
+        with self._database.transaction():
             self._db.execute("UPDATE chats SET params = ? WHERE id = ?", (params.to_json(), chat))
 
     def load(self, chat: str) -> Chat:
         """A chat by its id or the beginning of it. Raises ChatStoreError when none or several fit."""
-        with self._transaction():  # so that all of it is of one moment
+        with self._database.transaction():  # so that all of it is of one moment
             summary = self.find(chat)
             last = self._last_operation(summary.id)
             rows = self._db.execute(
@@ -224,7 +163,7 @@ class ChatStore:
         if not terms:
             return ()
         query = " AND ".join(f'"{term}"' for term in terms) + "*"
-        with _explained(self.path):
+        with explained(self.path):
             hits = self._db.execute(
                 "SELECT chat, number, snippet(texts, 2, '[', ']', '…', 12) FROM texts WHERE texts MATCH ? "
                 "ORDER BY rank LIMIT ?",
@@ -234,28 +173,28 @@ class ChatStore:
         return tuple(Found(by_id[chat], int(number), snippet) for chat, number, snippet in hits if chat in by_id)
 
     def rename(self, chat: str, title: str) -> None:
-        with self._transaction():
-            self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (_title(title), chat))
+        with self._database.transaction():
+            self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (short_title(title), chat))
 
     def remove(self, chat: str) -> None:
         """Delete a chat; forks of it stay and become chats of their own."""
-        with self._transaction():
+        with self._database.transaction():
             self._db.execute("DELETE FROM texts WHERE chat = ?", (chat,))
             self._db.execute("DELETE FROM chats WHERE id = ?", (chat,))
 
     def last_operation(self, chat: str) -> int:
         """Number of the last change of a chat, 0 for none."""
-        with _explained(self.path):
+        with explained(self.path):
             return self._last_operation(chat)
 
     def check_unchanged(self, chat: str, after: int) -> None:
         """Raises ChatChangedError where another program has changed a chat since its operation ``after``, or removed it."""
-        with _explained(self.path):
+        with explained(self.path):
             self._check_unchanged(chat, after)
 
     def operations(self, chat: str) -> tuple[str, ...]:
         """What was done to a chat, in order."""
-        with _explained(self.path):
+        with explained(self.path):
             rows = self._db.execute("SELECT what FROM operations WHERE chat = ? ORDER BY number", (chat,)).fetchall()
         return tuple(what for (what,) in rows)
 
@@ -281,7 +220,7 @@ class ChatStore:
         one = chat.summary
         rows = [segment_to_row(segment) for segment in chat.segments]
         marks = ", ".join("?" * len(COLUMNS.split(",")))
-        with self._transaction():
+        with self._database.transaction():
             parent = self._db.execute("SELECT id FROM chats WHERE id = ?", (one.parent,)).fetchone()
             facts = (one.id, one.title, one.created, one.updated, one.model_name, one.model_fingerprint)
             self._db.execute(
@@ -305,7 +244,7 @@ class ChatStore:
         )
 
     def _summaries(self, where: str, values: tuple[object, ...], limit: int = 1000) -> tuple[ChatSummary, ...]:
-        with _explained(self.path):
+        with explained(self.path):
             rows = self._db.execute(
                 "SELECT chats.id, title, created, updated, model_name, model_fingerprint, parent, parent_segments, "
                 "count(segments.number), coalesce(sum(length(segments.tokens)), 0) / 4 "
@@ -313,109 +252,4 @@ class ChatStore:
                 "GROUP BY chats.id ORDER BY updated DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
-        return tuple(_summary(row) for row in rows)
-
-    def _refuse_code(self) -> None:
-        """A database of ours holds tables only. Views and triggers would run as code: without end, or on what is stored."""
-        self._db.execute("PRAGMA trusted_schema = OFF")
-        found = self._db.execute("SELECT type FROM sqlite_schema WHERE type IN ('view', 'trigger')").fetchone()
-        if found is not None:
-            raise ChatStoreError(
-                f"{self.path} is no database of chats: it holds a {found[0]}. Move it away to start anew."
-            )
-
-    def _upgrade(self) -> None:
-        """Apply the numbered schema files that this database has not seen."""
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        steps = sorted(
-            (
-                entry
-                for entry in files("kvnotes_local.notebook").joinpath("schema").iterdir()
-                if entry.name.endswith(".sql")
-            ),
-            key=lambda entry: entry.name,
-        )
-        if version > len(steps):
-            raise ChatStoreError(f"{self.path} was written by a newer kvnotes (schema {version}); use that one.")
-        for number, step in enumerate(steps, 1):
-            if number <= version:
-                continue
-            with self._transaction():
-                # Another program may have been faster.
-                if self._db.execute("PRAGMA user_version").fetchone() != (number - 1,):
-                    continue
-                for statement in step.read_text("utf-8").split(";\n"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {number}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with _explained(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk may have ended it already
-                    self._db.execute("ROLLBACK")
-                raise
-
-
-def as_tree(chats: Sequence[ChatSummary]) -> list[tuple[ChatSummary, int]]:
-    """The chats with their depth: each is followed by its forks; the order stays as given among siblings. All are there, also
-    those of a damaged database that descend from themselves."""
-    there = {chat.id for chat in chats}
-    forks: dict[str | None, list[ChatSummary]] = {}
-    for chat in chats:
-        forks.setdefault(chat.parent if chat.parent in there else None, []).append(chat)
-    rows: list[tuple[ChatSummary, int]] = []
-    waiting = [(chat, 0) for chat in reversed(forks.get(None, []))]
-    while waiting:
-        chat, depth = waiting.pop()
-        rows.append((chat, depth))
-        waiting += [(fork, depth + 1) for fork in reversed(forks.get(chat.id, []))]
-    shown = {chat.id for chat, _ in rows}
-    return rows + [(chat, 0) for chat in chats if chat.id not in shown]
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        hint = "Free some disk space." if "full" in str(error) else "Check the disk and who else uses the file."
-        raise ChatStoreError(f"The chats in {path} cannot be used: {error}. {hint}") from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise ChatStoreError(
-            f"{path} is damaged or no database of chats: {error}. Move it away to start anew."
-        ) from error
-
-
-def _summary(row: tuple[Any, ...]) -> ChatSummary:
-    """A row as it should be. What is of a wrong type is shown as nothing, so that the other chats can be listed."""
-    chat, title, created, updated, name, fingerprint, parent, *counts = row
-
-    def text(value: object) -> str:
-        return value if isinstance(value, str) else ""
-
-    def moment(value: object) -> float:
-        return float(value) if isinstance(value, (int, float)) and 0 <= value < LAST_MOMENT else 0.0
-
-    def count(value: object) -> int:
-        return value if isinstance(value, int) else 0
-
-    return ChatSummary(
-        text(chat),
-        text(title),
-        moment(created),
-        moment(updated),
-        text(name),
-        text(fingerprint),
-        text(parent) or None,
-        *map(count, counts),
-    )
-
-
-def _title(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:59] + "…"
+        return tuple(summary_from_row(row) for row in rows)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from kvnotes_local.notebook.chat_store import Chat
+from kvnotes_local.notebook.chat_records import Chat
 from kvnotes_local.notebook.segment import Kind
 
 _HEADINGS = {

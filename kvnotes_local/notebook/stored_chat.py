@@ -9,7 +9,8 @@ from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_store import ChatStore, new_chat_id
+from kvnotes_local.notebook.chat_records import new_chat_id
+from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull

@@ -16,11 +16,11 @@ from kvnotes_local.notebook.segment import Segment
 
 if TYPE_CHECKING:
     from kvnotes_local.engine.memory import MemoryEstimate
-    from kvnotes_local.evaluation.bench import BenchRow
+    from kvnotes_local.evaluation.bench_row import BenchRow
     from kvnotes_local.evaluation.gate import GateResult
     from kvnotes_local.evaluation.live_check import LiveCheck
     from kvnotes_local.evaluation.probe import Probe
-    from kvnotes_local.notebook.chat_store import Chat, ChatSummary, Found
+    from kvnotes_local.notebook.chat_records import Chat, ChatSummary, Found
     from kvnotes_local.skills.verdicts import Verdict
     from kvnotes_local.tui.workbench.crash_watch import SaferSetting
 

@@ -11,7 +11,7 @@ from kvnotes_local.cli.output import human_ms
 from kvnotes_local.terminal_text import safe_line
 
 if TYPE_CHECKING:
-    from kvnotes_local.evaluation.bench import BenchRow
+    from kvnotes_local.evaluation.bench_row import BenchRow
     from kvnotes_local.evaluation.live_check import LiveCheck
     from kvnotes_local.evaluation.probe import Probe
 

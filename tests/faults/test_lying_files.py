@@ -26,8 +26,10 @@ from kvnotes_local.engine.template_sandbox import Message, TemplateError, render
 from kvnotes_local.engine.wire import WireError, from_wire
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.episode_file import load_episode
+from kvnotes_local.notebook.chat_database import ChatStoreError
 from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError, as_tree
+from kvnotes_local.notebook.chat_records import as_tree
+from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.export import chat_json, chat_markdown
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens
 from kvnotes_local.skills.evals import load_questions

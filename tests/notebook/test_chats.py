@@ -16,8 +16,10 @@ from kvnotes_local.engine.generation import Generation, Sampling, StopReason, To
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.notebook.chat_database import ChatStoreError
 from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_store import ChatChangedError, ChatStore, ChatStoreError, as_tree
+from kvnotes_local.notebook.chat_records import as_tree
+from kvnotes_local.notebook.chat_store import ChatChangedError, ChatStore
 from kvnotes_local.notebook.export import chat_json, chat_markdown
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvnotes_local.evaluation.bench import BenchRow, SpliceStages
+from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
 from kvnotes_local.notebook.segment import Freshness, Run
 from kvnotes_local.tui.freshness import LOOKS, cells, count_tokens
 from kvnotes_local.tui.mailbox import Mailbox

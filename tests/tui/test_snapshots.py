@@ -14,7 +14,7 @@ import pytest
 
 from kvnotes_local.engine.memory import MemoryEstimate
 from kvnotes_local.errors import EngineCrashed, EngineError
-from kvnotes_local.evaluation.bench import BenchRow, SpliceStages
+from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
 from kvnotes_local.notebook import chat_store, listening, notebook
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict
 from kvnotes_local.tui.news import BenchDone, ChatsListed, MemoryEstimated, ModelRow, ModelsListed

@@ -14,8 +14,9 @@ from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.notebook.chat_database import ChatStoreError
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
-from kvnotes_local.notebook.chat_store import ChatStore, ChatStoreError
+from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.tui.news import ChatView, Failure, News, SaferOffered, WorkProgressed, WorkStep
 from kvnotes_local.tui.workbench.crash_watch import CrashWatch
 
