@@ -16,6 +16,7 @@ from kvnotes_local.errors import ArtifactError, ContextFullError, EngineError, E
 from kvnotes_local.notebook.changes import Change, common_length, rebuild
 from kvnotes_local.notebook.proof import PrefillSpeed, Proof
 from kvnotes_local.notebook.segment import Segment, all_tokens
+from kvnotes_local.wording import counted
 
 MAX_FORKS = 6
 """Earlier states kept in the context for undo and redo. They share cells with the present one."""
@@ -150,9 +151,9 @@ class ChatCache:
         except EngineLost:
             return False
         if parked.forgotten:
-            whose = "1 other chat was" if parked.forgotten == 1 else f"{parked.forgotten} other chats were"
+            were = "was" if parked.forgotten == 1 else "were"
             self._notice(
-                f"The saved state of {whose} deleted to stay within the limit for saved states; such a chat is read again "
+                f"The saved state of {counted(parked.forgotten, 'other chat')} {were} deleted to stay within the limit for saved states; such a chat is read again "
                 "when it is opened. Nothing of what was said is lost."
             )
         return parked.kept

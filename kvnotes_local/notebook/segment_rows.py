@@ -11,6 +11,7 @@ import numpy as np
 from kvnotes_local.engine.turns import FieldSpan
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
+from kvnotes_local.wording import counted
 
 COLUMNS = (
     "kind, name, text, value, reasoning, reasoning_start, reasoning_stop, tokens, content_start, content_stop, fields, runs, "
@@ -47,7 +48,7 @@ def segment_from_row(row: tuple[Any, ...]) -> Segment:
     kind, name, text, value, reasoning, thought, spoken, tokens, start, stop, fields, runs, artifact, seam, *rest = row
     stopped, proof = rest
     if len(tokens) > MAX_TOKEN_BYTES:
-        raise ValueError(f"a segment claims {len(tokens) // 4:,} tokens")
+        raise ValueError(f"a segment claims {counted(len(tokens) // 4, 'token')}")
     segment = Segment(
         kind=Kind(kind),
         name=str(name),
