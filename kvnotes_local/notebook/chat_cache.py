@@ -153,8 +153,8 @@ class ChatCache:
         if parked.forgotten:
             were = "was" if parked.forgotten == 1 else "were"
             self._notice(
-                f"The saved state of {counted(parked.forgotten, 'other chat')} {were} deleted to stay within the limit for saved states; such a chat is read again "
-                "when it is opened. Nothing of what was said is lost."
+                f"The saved state of {counted(parked.forgotten, 'other chat')} {were} deleted to stay within the limit for "
+                "saved states; such a chat is read again when it is opened. Nothing of what was said is lost."
             )
         return parked.kept
 

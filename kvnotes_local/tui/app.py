@@ -240,8 +240,8 @@ class KvnotesApp(App[None]):
             self.switch_mode(mode)
 
     def action_stop(self) -> None:
-        if self.session.work is not None:
-            self.workbench.cancel()
+        # Also where the news that work has begun is still under way; nothing is stopped that is asked for later.
+        self.workbench.cancel()
 
     def action_new_chat(self) -> None:
         self.try_idle(NewChat())

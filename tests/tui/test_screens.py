@@ -90,6 +90,7 @@ def test_compiling_is_stopped_with_escape(play: Play) -> None:
         await stage.until(stage.script.compiling.reached.is_set)
         await stage.pilot.press("escape")
         await stage.idle()
+        assert "cancel" in stage.script.calls
         assert not stage.heard(SkillCompiled)
         assert stage.app.session.work is None
 
