@@ -5,14 +5,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.converter import RowConverter
 from kvnotes_local.kv.layout import StateLayout, StateRows
 from kvnotes_local.kv.reposition import reposition, reposition_into
 from kvnotes_local.kv.rotation import ModelRotation
-from kvnotes_local.kv.rows import concat
+from kvnotes_local.kv.rows import concat, slice_positions
 from kvnotes_local.kv.state import parse_state
+from kvnotes_local.kv.state_plan import state_bytes
+
+_BUFFER_BYTES = 24 << 20
+"""Rows go to llama.cpp in blobs of about this size, always in the same memory: fresh memory has to be found and cleared by the
+system first, which for a blob of 94 MB was measured to take from 5 to more than 100 ms."""
 
 
 @dataclass
@@ -45,6 +53,7 @@ class RowsTransfer:
         self._spare = spare
         self._n_swa = n_swa
         self._converter = converter
+        self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     @property
     def layout(self) -> StateLayout:
@@ -87,16 +96,34 @@ class RowsTransfer:
         """Rotate rows so that they begin at position ``start`` and append them to sequence ``target``."""
         if self._rotation is None:
             raise EngineError("Rows of this model cannot be moved.")
-        began = time.perf_counter()
-        first = next(int(cache.pos[0]) for cache in rows.caches if cache.pos.size)
-        blob = reposition_into(
-            rows, self.layout, self._rotation, start - first, self._converter, n_threads=self._context.n_threads
-        )
-        moved = time.perf_counter()
-        self.restore(blob, target, start)
-        stats.reposition_seconds += moved - began
-        stats.restore_seconds += time.perf_counter() - moved
-        stats.bytes_restored += len(blob)
+        cells = next(cache.pos for cache in rows.caches if cache.pos.size)
+        first, stop = int(cells[0]), int(cells[-1]) + 1
+        for at, end in self._pieces(first, stop):
+            began = time.perf_counter()
+            blob = reposition_into(
+                slice_positions(rows, at, end),
+                self.layout,
+                self._rotation,
+                start - first,
+                self._converter,
+                n_threads=self._context.n_threads,
+                buffer=self._buffer,
+            )
+            moved = time.perf_counter()
+            self.restore(blob, target, start + at - first)
+            stats.reposition_seconds += moved - began
+            stats.restore_seconds += time.perf_counter() - moved
+            stats.bytes_restored += len(blob)
+
+    def _pieces(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Ranges of positions of about the same length whose blobs fit into the buffer, which is made with the first of them."""
+        n = stop - first
+        n_pieces = -(-state_bytes(self.layout, [n] * len(self.layout.caches)) // _BUFFER_BYTES)
+        step = -(-n // n_pieces)
+        wanted = state_bytes(self.layout, [step] * len(self.layout.caches))
+        if len(self._buffer) < wanted:
+            self._buffer = np.empty(wanted, np.uint8)
+        return [(at, min(at + step, stop)) for at in range(first, stop, step)]
 
     def moved(self, rows: StateRows, distance: int, to: StateLayout) -> StateRows:
         """Rows turned by ``distance`` positions and converted to another layout; the context is not touched."""

@@ -63,10 +63,12 @@ def reposition_into(
     *,
     seq_id: int = 0,
     n_threads: int = 1,
+    buffer: NDArray[np.uint8] | None = None,
 ) -> memoryview:
-    """The same as ``write_state(reposition(…), seq_id)``, but the rows go straight into the blob."""
+    """The same as ``write_state(reposition(…), seq_id)``, but the rows go straight into the blob, which is the beginning of
+    ``buffer`` where that is large enough."""
     cells = _new_cells(rows, to, rotation, positions)
-    blob, targets = allocate_state(to, cells, seq_id)
+    blob, targets = allocate_state(to, cells, seq_id, buffer)
     _convert(rows, to, rotation, cells, targets, converter, n_threads)
     return blob
 

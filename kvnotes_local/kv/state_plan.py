@@ -141,17 +141,18 @@ def state_bytes(layout: StateLayout, n_cells_per_cache: Sequence[int]) -> int:
 
 
 def allocate_state(
-    layout: StateLayout, cells: Sequence[CacheCells], seq_id: int = 0
+    layout: StateLayout, cells: Sequence[CacheCells], seq_id: int = 0, buffer: NDArray[np.uint8] | None = None
 ) -> tuple[memoryview, tuple[CacheTarget, ...]]:
     """A blob with all headers and cells written, and views to write keys and values into: those bytes are arbitrary.
 
-    Raises LayoutError when cells and layout do not fit each other.
+    ``buffer``: uint8 (n,), whose beginning becomes the blob where it is large enough. Raises LayoutError when cells and
+    layout do not fit each other.
     """
     if not 0 <= seq_id < MAX_STREAMS:
         raise LayoutError(f"sequence id {seq_id}: llama.cpp has 0 to {MAX_STREAMS - 1}")
     spans, size = plan_state(layout, [len(c.pos) for c in cells], [c.stream for c in cells])
     # Not a bytearray: numpy asks for huge pages and writes no zeros first, which saves two thirds of the time.
-    blob = np.empty(size, np.uint8).data
+    blob = (buffer[:size] if buffer is not None and size <= len(buffer) else np.empty(size, np.uint8)).data
     HEADER.pack_into(blob, 0, MAGIC, seq_id)
     targets = []
     for cache, cell, span in zip(layout.caches, cells, spans, strict=True):

@@ -151,3 +151,47 @@ def test_a_splice_allocates_its_blob_and_little_more(
     finally:
         tracemalloc.stop()
     assert peak <= applied.bytes_restored + (32 << 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "flash_attn", "kv_type"),
+    [
+        ("llama", None, GGMLType.F16),
+        ("llama", False, GGMLType.F16),
+        ("gemma3", None, GGMLType.F16),
+        ("llama", None, GGMLType.Q8_0),
+        ("qwen2vl", None, GGMLType.F16),
+    ],
+)
+def test_rows_handed_over_in_pieces_are_those_handed_over_as_a_whole(
+    tiny_engine: MakeEngine,
+    library: SkillLibrary,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    flash_attn: bool | None,
+    kv_type: GGMLType,
+) -> None:
+    engine = tiny_engine(name, kv_type=kv_type, n_ctx=4096, flash_attn=flash_attn)
+    notebook = chat(engine, library, ArtifactStore(tmp_path / "artifacts"))
+    counts = Counts(engine, monkeypatch)
+
+    def answered() -> tuple[NDArray[np.float32], int]:
+        twin = notebook.fork()
+        twin.splice("harbor", repair=0)
+        counts.clear()
+        twin.undo()
+        twin.splice("harbor", repair=0)
+        pieces = counts.calls["llama_state_seq_set_data_ext"]
+        twin.check()
+        logits = twin.ask("Which berth?", max_tokens=1, keep_logits=True).first_logits
+        twin.close()
+        assert logits is not None
+        return logits, pieces
+
+    whole, one = answered()
+    monkeypatch.setattr("kvnotes_local.engine.rows_transfer._BUFFER_BYTES", 40 * engine.info.kv_bytes_per_token)
+    in_pieces, many = answered()
+    assert one == 1
+    assert many > 10
+    np.testing.assert_array_equal(whole, in_pieces)
