@@ -29,7 +29,10 @@ from kvnotes_local.skills.library import SkillLibrary
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 EDIT_LEVELS = (EditLevel.ERRATUM, EditLevel.FIELD, EditLevel.FIELD_ERRATUM, EditLevel.WINDOW, EditLevel.FULL)
-QUESTION = "How high is the limit?"
+QUESTION = (
+    "How high is the limit? Say it in one short sentence, and name the rule of the house that it rests on, so that I can "
+    "look it up again."
+)
 CHAT = (
     ("Good morning. Today I answer letters from guests.", "Good morning. Send me the letters, one after the other."),
     ("First I will give you the rules of the house.", "Very well. I will answer from them when you ask."),
@@ -89,24 +92,21 @@ class _Length:
     def row(self, repeat: int, edits: bool, rng: np.random.Generator) -> BenchRow:
         chat = self._chat()
         chat.read()
-        there = chat.fork()
-        there.splice(self._name, repair=self._repair)
-        there.read()
         ways: dict[str, Callable[[], float]] = {
             "whole": self._whole,
             "recompute": lambda: self._behind(chat, read=True),
             "splice": lambda: self._behind(chat),
-            "prefix hit": lambda: self._on(there, lambda twin: None),
-            "switch": lambda: self._switch(there),
-            "fork": lambda: self._fork(there),
-            "memcpy": lambda: self._memcpy(there),
+            "prefix hit": lambda: self._in_place(chat, lambda twin: None),
+            "switch": lambda: self._switch(chat),
+            "fork": lambda: self._fork(chat),
+            "memcpy": lambda: self._memcpy(chat),
         }
         cold = _can_drop_pages()
         if cold:
             ways["cold splice"] = lambda: self._behind(chat, cold=True)
         for level in EDIT_LEVELS if edits else ():
-            ways[f"edit {level.value}"] = lambda level=level: self._on(  # type: ignore[misc]
-                there, lambda twin: twin.set(FIELD, "75 euros", level=level)
+            ways[f"edit {level.value}"] = lambda level=level: self._in_place(  # type: ignore[misc]
+                chat, lambda twin: twin.set(FIELD, "75 euros", level=level)
             )
         self._stages: list[SpliceStages] = []
         self._splices: list[float] = []
@@ -124,8 +124,7 @@ class _Length:
             self._step(f"{self._name}: run {number} of {len(order)}")
             times[names[index]].append(ways[names[index]]())
         n_chat = len(chat.tokens)
-        for notebook in (there, chat):
-            notebook.close()
+        chat.close()
         median = {name: float(np.median(values)) for name, values in times.items()}
         return BenchRow(
             n_skill_tokens=self._compiled.n_tokens,
@@ -199,10 +198,18 @@ class _Length:
         finally:
             twin.close()
 
-    def _on(self, notebook: Notebook, change: Callable[[Notebook], object]) -> float:
-        twin = notebook.fork()
+    def _with_skill(self, chat: Notebook) -> Notebook:
+        """A chat with the skill in place, made anew for each run: what else lies in the context slows every decode, and has to be
+        the same for all ways."""
+        twin = chat.fork()
+        twin.splice(self._name, repair=self._repair)
+        twin.read()
+        twin.forget_cost()
+        return twin
+
+    def _in_place(self, chat: Notebook, change: Callable[[Notebook], object]) -> float:
+        twin = self._with_skill(chat)
         try:
-            twin.forget_cost()
             began = time.perf_counter()
             change(twin)
             self._ask(twin, began)
@@ -210,8 +217,8 @@ class _Length:
         finally:
             twin.close()
 
-    def _switch(self, notebook: Notebook) -> float:
-        twin = notebook.fork()
+    def _switch(self, chat: Notebook) -> float:
+        twin = self._with_skill(chat)
         segments = twin.segments
         key = f"bench-{self._name}"
         twin.park(key)
@@ -222,15 +229,18 @@ class _Length:
         self._engine.discard(key)
         return took
 
-    def _fork(self, notebook: Notebook) -> float:
+    def _fork(self, chat: Notebook) -> float:
+        with_skill = self._with_skill(chat)
         began = time.perf_counter()
-        twin = notebook.fork()
+        twin = with_skill.fork()
         took = _since(began)
         twin.close()
+        with_skill.close()
         return took
 
-    def _memcpy(self, notebook: Notebook) -> float:
-        source = np.ones(len(notebook.tokens) * self._engine.info.kv_bytes_per_token, np.uint8)
+    def _memcpy(self, chat: Notebook) -> float:
+        n_tokens = len(chat.tokens) + self._compiled.n_tokens
+        source = np.ones(n_tokens * self._engine.info.kv_bytes_per_token, np.uint8)
         target = np.zeros_like(source)
         began = time.perf_counter()
         np.copyto(target, source)
