@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from kvnotes_local.cli.interrupt import cancel_on_interrupt
 from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
+from kvnotes_local.cli.quantities import parse_bytes
 from kvnotes_local.engine.model_choice import resolve_model
 from kvnotes_local.engine.model_files import FoundModel
 from kvnotes_local.engine.model_scan import find_models
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from kvnotes_local.engine.llama_engine import LlamaEngine
     from kvnotes_local.engine.protocol import Engine
     from kvnotes_local.notebook.proof import PrefillSpeed
+    from kvnotes_local.skills.artifact_limit import ArtifactLimit
     from kvnotes_local.skills.compiler import SkillCompiler
 
 
@@ -46,12 +49,13 @@ class Session:
     open_other: Callable[..., AbstractContextManager[Engine]]
     interrupted: threading.Event
     speed: PrefillSpeed
+    limit: ArtifactLimit
 
     def compiler_for(self, store_type: StoreType) -> SkillCompiler:
         """A compiler whose artifacts are stored in another type."""
         from kvnotes_local.skills.compiler import SkillCompiler
 
-        return SkillCompiler(self.engine, self.store, store_type=store_type, verdicts=self.verdicts)
+        return SkillCompiler(self.engine, self.store, store_type=store_type, verdicts=self.verdicts, limit=self.limit)
 
 
 def cache_directory(options: EngineOptions) -> Path:
@@ -60,6 +64,14 @@ def cache_directory(options: EngineOptions) -> Path:
 
 def artifact_store(options: EngineOptions) -> ArtifactStore:
     return ArtifactStore(cache_directory(options) / "artifacts")
+
+
+def artifact_limit(tell: Callable[[str], None]) -> ArtifactLimit:
+    """As the environment says. Raises UsageError."""
+    from kvnotes_local.skills.artifact_limit import DEFAULT_MAX_BYTES, VARIABLE, ArtifactLimit
+
+    said = os.environ.get(VARIABLE)
+    return ArtifactLimit(tell, parse_bytes(said) if said else DEFAULT_MAX_BYTES)
 
 
 def verdict_store(options: EngineOptions) -> VerdictStore:
@@ -174,13 +186,15 @@ def open_session(
             if stop.is_set():
                 raise Cancelled("Stopped.")
             store, verdicts = artifact_store(options), verdict_store(options)
+            limit = artifact_limit(output.note)
             speeds = SpeedMemory(cache)
             known = speeds.get(engine.info.fingerprint)
             speed = PrefillSpeed(known.prefill if known is not None else None)
             yield Session(
                 engine=engine,
                 library=SkillLibrary.default(skills_dirs),
-                compiler=SkillCompiler(engine, store, store_type=store_type, verdicts=verdicts),
+                compiler=SkillCompiler(engine, store, store_type=store_type, verdicts=verdicts, limit=limit),
+                limit=limit,
                 store=store,
                 verdicts=verdicts,
                 open_other=open_other,

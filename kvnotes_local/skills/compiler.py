@@ -20,6 +20,7 @@ from kvnotes_local.engine.protocol import Engine, Progress
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.engine.turns import TurnPiece, TurnTokenizer, TurnTokens
 from kvnotes_local.errors import ArtifactError, SkillError
+from kvnotes_local.skills.artifact_limit import ArtifactLimit
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.imports import ImportShelf
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS, LEADS, header_tokens, lead_tokens
@@ -70,7 +71,8 @@ class SkillCompiler:
     """Finds and makes artifacts for one engine in one store.
 
     ``n_leads``: how many leads the rows are averaged over, unless the gate found (``verdicts``) that this fails and another
-    number passes. ``store_type``: unless the skill asks for another.
+    number passes. ``store_type``: unless the skill asks for another. ``limit``: heeded after each artifact that was made; None
+    for no limit.
     """
 
     def __init__(
@@ -81,12 +83,14 @@ class SkillCompiler:
         n_leads: int = DEFAULT_N_LEADS,
         store_type: StoreType = StoreType.F16,
         verdicts: VerdictStore | None = None,
+        limit: ArtifactLimit | None = None,
     ) -> None:
         self._engine = engine
         self._store = store
         self._verdicts = verdicts
         self._n_leads = n_leads
         self._store_type = store_type
+        self._limit = limit
         self._imports = ImportShelf(store)
         self._pins = PinMemory(store.directory.parent)
         self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
@@ -165,7 +169,10 @@ class SkillCompiler:
 
     def compiled(self, skill: Skill, task: Task, made: Compiled) -> CompiledSkill:
         """What the engine made, with its skill."""
-        return self._compiled(skill, task, made.n_bytes, made)
+        compiled = self._compiled(skill, task, made.n_bytes, made)
+        if self._limit is not None:
+            self._limit.keep_within(self._store, {skill.name.partition("/")[0], *self._pins.names()})
+        return compiled
 
     def drop_unused(self, skill: Skill, made: Sequence[CompiledSkill]) -> None:
         """Delete those artifacts of a skill that the verdicts leave without a use: the same text behind other leads."""

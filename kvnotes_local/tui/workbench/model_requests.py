@@ -27,6 +27,7 @@ class LoadModel(EngineRequest):
         return f"Loading {self.path.stem}"
 
     def run(self, desk: EngineDesk) -> None:
+        from kvnotes_local.cli.session import artifact_limit
         from kvnotes_local.notebook.proof import PrefillSpeed
         from kvnotes_local.skills.compiler import SkillCompiler
         from kvnotes_local.skills.speeds import SpeedMemory
@@ -42,7 +43,8 @@ class LoadModel(EngineRequest):
 
         engine = desk.open_engine(self.path, self.params, progress=progress, note=lambda text: desk.tell(Notice(text)))
         verdicts = VerdictStore(desk.places.verdicts)
-        compiler = SkillCompiler(engine, desk.artifacts, verdicts=verdicts)
+        limit = artifact_limit(lambda text: desk.tell(Notice(text)))
+        compiler = SkillCompiler(engine, desk.artifacts, verdicts=verdicts, limit=limit)
         known = SpeedMemory(desk.places.cache).get(engine.info.fingerprint)
         speed = PrefillSpeed(known.prefill if known is not None else None)
         desk.loaded = Loaded(self.path, self.params, engine, desk.library(), compiler, verdicts, speed)
