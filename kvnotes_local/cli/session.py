@@ -136,6 +136,7 @@ def open_session(
     from kvnotes_local.skills.compiler import SkillCompiler
     from kvnotes_local.skills.speeds import SpeedMemory
 
+    limit = artifact_limit(output.note)
     found = chosen_model(options)
     cache = cache_directory(options)
     params = runnable_params(
@@ -186,7 +187,6 @@ def open_session(
             if stop.is_set():
                 raise Cancelled("Stopped.")
             store, verdicts = artifact_store(options), verdict_store(options)
-            limit = artifact_limit(output.note)
             speeds = SpeedMemory(cache)
             known = speeds.get(engine.info.fingerprint)
             speed = PrefillSpeed(known.prefill if known is not None else None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +11,13 @@ from kvnotes_local.engine.generation import Generation, Sampling, StopReason
 from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.engine.protocol import Engine, Progress
 from kvnotes_local.errors import EngineLost, SkillError, UsageError
-from kvnotes_local.notebook.answering import Answering
-from kvnotes_local.notebook.auto_edit import settle
+from kvnotes_local.notebook.asking import ask
 from kvnotes_local.notebook.changes import Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
-from kvnotes_local.notebook.context_room import with_room
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import edit_field
-from kvnotes_local.notebook.listening import OnText, listen
+from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import PrefillSpeed, Proof
 from kvnotes_local.notebook.reply import Reply
@@ -33,9 +29,6 @@ from kvnotes_local.notebook.working_chat import Keeper, WorkingChat
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.wording import counted
-
-_EDIT_ROOM = 48
-"""Tokens that an edit may need beside the value: the words of an erratum and its turn."""
 
 
 class Notebook:
@@ -220,8 +213,9 @@ class Notebook:
         splicer = SkillSplicer(
             self.engine, self._library, self._compiler, self._factory, self._notice, self._cache.speed
         )
-        if at is not None:
-            self._place(at)
+        first = 1 if self.segments and self.segments[0].kind is Kind.SYSTEM else 0
+        if at is not None and not first <= at <= len(self.segments):
+            raise UsageError(f"A skill can stand before segment {first} … {len(self.segments)}, not before {at}.")
 
         def make(segments: tuple[Segment, ...], n_cached: int) -> Change:
             return splicer.change(
@@ -256,52 +250,18 @@ class Notebook:
         ``cancel`` on the engine ends the answer early; what was said so far is kept and marked as stopped. So it is where the
         engine process dies twice, which raises EngineCrashed afterwards.
         """
-        if max_tokens < 1:
-            raise UsageError(f"An answer of {counted(max_tokens, 'token')} cannot be given; allow 1 or more.")
-        began = time.perf_counter()
-        base = self.segments[:behind]
-        question, opening = self._factory.user(text, base[-1] if base else None), self._factory.opening()
-        info = self.engine.info
-        room = info.n_ctx - question.n_tokens - opening.n_tokens - min(max_tokens, info.n_ctx // 4)
-        edits: tuple[EditResult, ...] = ()
-        with self._chat.as_a_whole():
-            present = field_values(base)
-            self._chat.unsettled = {name: value for name, value in self._chat.unsettled.items() if name in present}
-            room -= sum(_EDIT_ROOM + 2 * len(self._factory.tokens_of(value)) for value in self._chat.unsettled.values())
-            strip_reasoning = info.model_class is ModelClass.SPLICE
-            draft = with_room(base, self.n_cached, room, self.on_full, strip_reasoning, self._notice)
-            if self._chat.unsettled:
-                self._chat.apply(draft.change(), progress=progress)
-                asked = question.tokens + opening.tokens
-                self._chat.segments, edits = settle(
-                    self._cache, self._factory, self.segments, self._chat.unsettled, asked
-                )
-                self._chat.unsettled = {}
-                draft = Draft(self.segments, self.n_cached).keep()
-            draft.read(question).read(opening)
-            self._chat.apply(draft.change(), logits=True, progress=progress)
-        self.keeper.store(self.segments, "ask")
-        n_read = len(self.tokens)
-        logits = self.engine.logits(self._cache.seq) if keep_logits else None
-        answering = Answering(self._cache, self.segments, sampling or Sampling(), max_tokens)
-        generation = answering.generation
-        heard = listen(generation, self._factory.format.stop_texts, on_text)
-        segment = self._factory.answer(opening, generation, heard.text)
-        proof = replace(
-            self._cache.cost,
-            generated=len(generation.tokens),
-            reused=max(0, n_read - self._cache.cost.n_new),
-            ttft_ms=(heard.first_token_at - began) * 1e3,
-            recompute_ms=self._cache.speed.milliseconds(n_read),
-            tokens_per_second=len(generation.tokens) / generation.seconds if generation.seconds else None,
+        return ask(
+            self._chat,
+            self._factory,
+            text,
+            sampling=sampling or Sampling(),
+            max_tokens=max_tokens,
+            on_text=on_text,
+            keep_logits=keep_logits,
+            behind=behind,
+            notice=self._notice,
+            progress=progress,
         )
-        self.forget_cost()
-        segment = replace(segment, proof=proof)
-        self._chat.replace((*self.segments[:-1], segment), "answer")
-        failed = answering.failed or heard.failed
-        if failed is not None:
-            raise failed
-        return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
 
     def regenerate(self, **how: object) -> Reply:
         """Take the last question and its answer back and ask it again. Takes what ``ask`` takes but the text."""
@@ -431,13 +391,6 @@ class Notebook:
         if last is not None and last.kind is Kind.ASSISTANT and last.tokens == opening.tokens:
             empty = Generation(stop_reason=StopReason.STOPPED)
             self._chat.segments = (*self.segments[:-1], self._factory.answer(opening, empty, ""))
-
-    def _place(self, at: int | None) -> int:
-        place = len(self.segments) if at is None else at
-        first = 1 if self.segments and self.segments[0].kind is Kind.SYSTEM else 0
-        if not first <= place <= len(self.segments):
-            raise UsageError(f"A skill can stand before segment {first} … {len(self.segments)}, not before {place}.")
-        return place
 
     def _user_turn(self, index: int) -> Segment:
         if not 0 <= index < len(self.segments) or self.segments[index].kind is not Kind.USER:

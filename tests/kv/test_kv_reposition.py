@@ -251,7 +251,7 @@ def test_chunking_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 64])
-@pytest.mark.parametrize("name", ["plain F16", "Q8_0", "mixed types", "sliding window, all layers slide"])
+@pytest.mark.parametrize("name", ["Q8_0", "mixed types", "sliding window, all layers slide"])
 def test_threads_do_not_show(name: str, n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = LAYOUTS[name]
     rows = random_rows(layout, (50, 31)[: len(layout.caches)] if layout.caches[0].layers else (0, 31))

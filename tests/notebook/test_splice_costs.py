@@ -137,20 +137,28 @@ def test_fork_and_undo_hand_nothing_over(
     twin.close()
 
 
-def test_a_splice_allocates_its_blob_and_little_more(
-    tiny_engine: MakeEngine, library: SkillLibrary, tmp_path: Path
+def test_memory_for_a_splice_does_not_grow_with_the_skill(
+    tiny_engine: MakeEngine, library: SkillLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = tiny_engine("llama", kv_type=GGMLType.F16, n_ctx=4096)
     notebook = chat(engine, library, ArtifactStore(tmp_path / "artifacts"))
     segment = notebook.splice("harbor", repair=0)
-    seq = engine.new_sequence()
-    tracemalloc.start()
-    try:
-        applied = engine.apply(seq, [Splice(Path(segment.artifact or ""), 0, segment.n_tokens)], logits=False)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak <= applied.bytes_restored + (32 << 20)
+    per_token = engine.info.kv_bytes_per_token
+    monkeypatch.setattr("kvnotes_local.engine.rows_transfer._BUFFER_BYTES", 40 * per_token)
+
+    def peak(n_tokens: int) -> int:
+        seq = engine.new_sequence()
+        tracemalloc.start()
+        try:
+            engine.apply(seq, [Splice(Path(segment.artifact or ""), 0, n_tokens)], logits=False)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            engine.free_sequence(seq)
+
+    short, long = segment.n_tokens // 4, segment.n_tokens
+    peak(long)  # the buffer is there from now on
+    assert peak(long) - peak(short) < (long - short) * per_token // 4
 
 
 @pytest.mark.parametrize(

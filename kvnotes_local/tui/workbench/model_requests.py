@@ -33,6 +33,7 @@ class LoadModel(EngineRequest):
         from kvnotes_local.skills.speeds import SpeedMemory
         from kvnotes_local.skills.verdicts import VerdictStore
 
+        limit = artifact_limit(lambda text: desk.tell(Notice(text)))
         desk.crashes.asked = self.path, self.params
         desk.unload()
         desk.tell(ModelGone())
@@ -43,7 +44,6 @@ class LoadModel(EngineRequest):
 
         engine = desk.open_engine(self.path, self.params, progress=progress, note=lambda text: desk.tell(Notice(text)))
         verdicts = VerdictStore(desk.places.verdicts)
-        limit = artifact_limit(lambda text: desk.tell(Notice(text)))
         compiler = SkillCompiler(engine, desk.artifacts, verdicts=verdicts, limit=limit)
         known = SpeedMemory(desk.places.cache).get(engine.info.fingerprint)
         speed = PrefillSpeed(known.prefill if known is not None else None)
