@@ -15,7 +15,7 @@ import pytest
 from kvnotes_local.engine.memory import MemoryEstimate
 from kvnotes_local.errors import EngineCrashed, EngineError
 from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
-from kvnotes_local.notebook import chat_store, listening, notebook
+from kvnotes_local.notebook import asking, chat_store, listening
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict
 from kvnotes_local.tui.news import BenchDone, ChatsListed, MemoryEstimated, ModelRow, ModelsListed
 from kvnotes_local.tui.widgets.transcript import Transcript
@@ -53,7 +53,7 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.delenv("NO_COLOR", raising=False)
     ticking = SimpleNamespace(perf_counter=lambda: next(clock) / 8, time=lambda: 1_800_000_000.0 + next(clock))
-    for module in (chat_store, listening, notebook):
+    for module in (asking, chat_store, listening):
         monkeypatch.setattr(module, "time", ticking)
     monkeypatch.setattr(secrets, "token_hex", lambda n: f"{next(ids):08x}")
     monkeypatch.setattr("kvnotes_local.engine.model_scan.embedded_model", lambda: None)
