@@ -2,8 +2,6 @@
 
     python scripts/paper_tables.py --model MODEL.gguf --out docs/reports/NAME.md
 
-The edit frontier (method × correct × share recomputed) has a report of its own: scripts/edit_levels.py.
-
 Each section is measured by itself and kept as JSON in ``--work``, so a run that was stopped goes on where it was; ``--only``
 names sections, and the report has those that are there. On a small machine the whole of it takes hours for a model of 1.5B.
 """
@@ -27,11 +25,19 @@ from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.bench import run_bench
 from kvnotes_local.evaluation.decision_cases import DecisionText, decision_texts
+from kvnotes_local.evaluation.edit_levels import EditOutcome, measure_edits, summarize_edits
 from kvnotes_local.evaluation.gate import default_seams
 from kvnotes_local.evaluation.machine import machine_name
 from kvnotes_local.evaluation.probe import decision_probe_cases, probe, summarize
 from kvnotes_local.evaluation.questions import bundled_contexts, bundled_questions, skill_questions
-from kvnotes_local.evaluation.report import length_table, probe_table, scenario_table, study_table, together_table
+from kvnotes_local.evaluation.report import (
+    edits_table,
+    length_table,
+    probe_table,
+    scenario_table,
+    study_table,
+    together_table,
+)
 from kvnotes_local.evaluation.scenarios import agent, toggle
 from kvnotes_local.evaluation.studies import lead_ways, study_skill, study_together
 from kvnotes_local.evaluation.verification import other_engines
@@ -60,7 +66,12 @@ class Bench:
     n_positions: int
     n_trials: int
     skills: tuple[str, ...]
-    texts: tuple[DecisionText, ...]
+    n_domains: int
+
+    def texts(self, *, long: bool = False) -> tuple[DecisionText, ...]:
+        """The bundled decisions, each in both directions."""
+        texts = decision_texts(long=long)[: self.n_domains]
+        return tuple(one for text in texts for one in (text, text.reversed()))
 
     def step(self, what: str) -> None:
         print(f"  {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
@@ -115,15 +126,26 @@ def length(bench: Bench) -> list[dict[str, Any]]:
     return [asdict(row) for row in run_bench(bench.engine, repeat=3, step=bench.step)]
 
 
+def edits(bench: Bench) -> dict[str, Any]:
+    """How much of a decision each level of an edit brings round, in texts of about 1,000 tokens."""
+    outcomes: list[EditOutcome] = []
+    for text in bench.texts(long=True):
+        outcomes += measure_edits(bench.engine, text, bench.step)
+    return {
+        "outcomes": [asdict(one) for one in outcomes],
+        "summary": [asdict(row) for row in summarize_edits(outcomes)],
+    }
+
+
 def toggles(bench: Bench) -> list[dict[str, Any]]:
     """One field toggled 28 times in one chat."""
     levels = (EditLevel.FIELD_ERRATUM, EditLevel.ERRATUM, EditLevel.FIELD)
-    return [asdict(toggle(bench.engine, bench.texts[0], level, tell=bench.step)) for level in levels]
+    return [asdict(toggle(bench.engine, bench.texts()[0], level, tell=bench.step)) for level in levels]
 
 
 def agents(bench: Bench) -> list[dict[str, Any]]:
     """An agent that takes in a skill, asks, changes fields and asks again."""
-    return [asdict(row) for row in agent(bench.engine, bench.texts, tell=bench.step)]
+    return [asdict(row) for row in agent(bench.engine, bench.texts(), tell=bench.step)]
 
 
 def notes(bench: Bench) -> dict[str, Any]:
@@ -145,6 +167,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[Any], str]]] = 
     "leads": ("Seam, lead and rotation", leads, study_table),
     "together": ("Several skills in one chat", together, together_table),
     "length": ("Time to the first token by length of the skill", length, length_table),
+    "edits": ("Levels of an edit", edits, edits_table),
     "toggles": ("One field toggled 28 times", toggles, scenario_table),
     "agent": ("Skills taken in and edited", agents, scenario_table),
     "notes": ("Where the notes are", notes, probe_table),
@@ -178,11 +201,6 @@ def main(argv: list[str] | None = None) -> None:
     arguments.out.write_text(report(arguments, work), "utf-8")
 
 
-def both_directions(n_domains: int) -> tuple[DecisionText, ...]:
-    texts = decision_texts()[:n_domains]
-    return tuple(one for text in texts for one in (text, text.reversed()))
-
-
 def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None:
     kv_type = GGMLType[arguments.kv_type.upper()]
     params = EngineParams(n_ctx=arguments.n_ctx, type_k=kv_type, type_v=kv_type, n_threads=arguments.threads)
@@ -199,7 +217,7 @@ def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None
             arguments.positions,
             arguments.trials,
             tuple(arguments.skill or SKILLS),
-            both_directions(arguments.domains),
+            arguments.domains,
         )
         for name in names:
             bench.step(f"section {name}")

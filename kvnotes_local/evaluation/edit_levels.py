@@ -26,11 +26,11 @@ LEVELS = (
 class EditOutcome:
     """One edit at one level. Margins: log-probability of the answer that is right before, minus the one right after.
 
-    ``decoded``: tokens computed for the edit and the question, trials included; ``recompute``: tokens of the whole chat.
-    ``chosen``: the level that AUTO settled on, else the level itself.
+    ``change``: the field and its values before and after. ``decoded``: tokens computed for the edit and the question, trials
+    included; ``recompute``: tokens of the whole chat. ``chosen``: the level that AUTO settled on, else the level itself.
     """
 
-    field: str
+    change: str
     level: EditLevel
     chosen: EditLevel
     margin_before: float
@@ -80,7 +80,7 @@ def _measure(base: Notebook, case: DecisionCase) -> list[EditOutcome]:
             results[level] = _try(base, case, level)
     return [
         EditOutcome(
-            field=case.field,
+            change=f"{case.field}: {case.values[0]} → {case.values[1]}",
             level=level,
             chosen=result.chosen,
             margin_before=before.margin,
@@ -133,7 +133,7 @@ class LevelSummary:
     share_decoded: float
 
 
-def summarize(outcomes: Sequence[EditOutcome], seed: int = 0) -> list[LevelSummary]:
+def summarize_edits(outcomes: Sequence[EditOutcome], seed: int = 0) -> list[LevelSummary]:
     """A row a level, over the edits whose decision reading afresh flips."""
     rng = np.random.default_rng(seed)
     rows = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,8 @@ import pytest
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.evaluation.decision_cases import DecisionCase, DecisionText
+from kvnotes_local.evaluation.edit_levels import LEVELS, measure_edits, summarize_edits
+from kvnotes_local.evaluation.report import edits_table
 from kvnotes_local.evaluation.scenarios import agent, toggle
 from kvnotes_local.evaluation.statistics import estimate
 from kvnotes_local.evaluation.studies import lead_ways, study_skill, study_together
@@ -73,6 +76,32 @@ def test_edits_in_a_model_without_notes_are_those_of_recompute(engine: LlamaEngi
     assert row.first_token_ms > 0
     assert row.recompute_ms > 0
     assert toggle(engine, TEXT, EditLevel.ERRATUM, n=4).cosine_min < row.cosine_min
+
+
+def test_the_table_of_edits_is_over_those_that_flip(engine: LlamaEngine) -> None:
+    outcomes = [one for text in (TEXT, TEXT.reversed()) for one in measure_edits(engine, text)]
+    assert {one.change for one in outcomes} == {
+        "roof: open → shut",
+        "roof: shut → open",
+        "pool: warm → cold",
+        "pool: cold → warm",
+    }
+    for one in outcomes:  # without notes, the value in its place is all there is
+        if one.level in (EditLevel.FIELD, EditLevel.FULL):
+            assert one.margin == pytest.approx(one.margin_after, abs=1e-2)
+    # One direction that flips, whatever this model answers: a margin that goes from above zero to below.
+    flipping = [replace(one, margin_before=1.0, margin_after=-1.0, margin=-0.5) for one in outcomes[: len(LEVELS)]]
+    rows = summarize_edits([*outcomes[len(LEVELS) :], *flipping])
+    by_level = {row.level: row for row in rows}
+    assert set(by_level) == set(LEVELS)
+    n = 1 + sum(one.flips for one in outcomes[len(LEVELS) :]) // len(LEVELS)
+    assert all(row.n == n for row in rows)
+    table = edits_table({"outcomes": [asdict(one) for one in flipping], "summary": [asdict(row) for row in rows]})
+    assert "roof: open → shut | yes | +1.00 | -0.50" in table
+    assert "of 1 edit flip" in table
+    nothing = edits_table({"outcomes": [asdict(replace(one, margin_after=2.0)) for one in flipping], "summary": []})
+    assert "0 of 1 edit flip" in nothing
+    assert "nothing to bring round" in nothing
 
 
 def test_the_agent_asks_three_questions_a_domain(engine: LlamaEngine) -> None:
