@@ -70,6 +70,7 @@ def lead_ways(engine: Engine, skill: CompiledSkill, folder: Path) -> Ways:
         "bare": (turns.begin(),),
         "lead: header": (header_tokens(turns),),
         **singles,
+        **{name: (lead,) for name, lead in _role_leads(turns).items()},
         f"mean of {len(all_leads)}": all_leads,
     }
     ways: Ways = {}
@@ -156,6 +157,19 @@ def _compile(engine: Engine, skill: CompiledSkill, leads: tuple[tuple[int, ...],
     labels = ArtifactLabels(skill.skill.name, text_sha256(skill.text), repr(leads)[:32], "")
     engine.compile(CompileJob(skill.turn.tokens, leads, path, labels))
     return path
+
+
+def _role_leads(turns: TurnTokenizer) -> dict[str, tuple[int, ...]]:
+    """The words of the first lead, all of them in one turn: the system's, the user's, the assistant's."""
+    chat_format = turns.format
+    words = " ".join(said for exchange in LEADS[0].exchanges for said in exchange)
+    leads = {
+        "lead: one turn of the user": header_tokens(turns) + turns.wrap(chat_format.user, words).tokens,
+        "lead: one turn of the assistant": header_tokens(turns) + turns.wrap(chat_format.assistant, words).tokens,
+    }
+    if chat_format.system is not None:
+        leads["lead: the system turn"] = turns.begin() + turns.wrap(chat_format.system, words).tokens
+    return leads
 
 
 def _long_leads(engine: Engine, skill: CompiledSkill, turns: TurnTokenizer, folder: Path) -> tuple[Way, Way]:
