@@ -23,6 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.evaluation.advice import (
+    edits_advice,
+    lead_advice,
+    length_advice,
+    scenario_advice,
+    together_advice,
+)
 from kvnotes_local.evaluation.bench import run_bench
 from kvnotes_local.evaluation.decision_cases import DecisionText, decision_texts
 from kvnotes_local.evaluation.edit_levels import EditOutcome, measure_edits, summarize_edits
@@ -163,14 +170,24 @@ def notes(bench: Bench) -> dict[str, Any]:
     return {"cases": [asdict(one) for one in found], "summary": asdict(summarize(found)), "problems": problems}
 
 
-SECTIONS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[Any], str]]] = {
-    "leads": ("Seam, lead and rotation", leads, study_table),
-    "together": ("Several skills in one chat", together, together_table),
-    "length": ("Time to the first token by length of the skill", length, length_table),
-    "edits": ("Levels of an edit", edits, edits_table),
-    "toggles": ("One field toggled 28 times", toggles, scenario_table),
-    "agent": ("Skills taken in and edited", agents, scenario_table),
-    "notes": ("Where the notes are", notes, probe_table),
+@dataclass(frozen=True)
+class Section:
+    """What is measured, and how its result is shown. ``advice``: what a user should do about it."""
+
+    title: str
+    measure: Callable[[Bench], Any]
+    table: Callable[[Any], str]
+    advice: Callable[[Any], str] | None = None
+
+
+SECTIONS = {
+    "leads": Section("Seam, lead and rotation", leads, study_table, lead_advice),
+    "together": Section("Several skills in one chat", together, together_table, together_advice),
+    "length": Section("Time to the first token by length of the skill", length, length_table, length_advice),
+    "edits": Section("Levels of an edit", edits, edits_table, edits_advice),
+    "toggles": Section("One field toggled 28 times", toggles, scenario_table, scenario_advice),
+    "agent": Section("Skills taken in and edited", agents, scenario_table, scenario_advice),
+    "notes": Section("Where the notes are", notes, probe_table),
 }
 
 
@@ -222,7 +239,7 @@ def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None
         for name in names:
             bench.step(f"section {name}")
             began = time.perf_counter()
-            result = SECTIONS[name][1](bench)
+            result = SECTIONS[name].measure(bench)
             record = {
                 "date": datetime.now(UTC).isoformat(timespec="minutes"),
                 "seconds": round(time.perf_counter() - began),
@@ -246,12 +263,14 @@ def command(arguments: argparse.Namespace, name: str) -> str:
 
 def report(arguments: argparse.Namespace, work: Path) -> str:
     lines = [f"# {arguments.model.stem}, {arguments.kv_type} KV", ""]
-    for name, (title, _, table) in SECTIONS.items():
+    for name, section in SECTIONS.items():
         path = work / f"{name}.json"
         if not path.exists():
             continue
         record = json.loads(path.read_text("utf-8"))
-        lines += [f"## {title}", "", table(record["result"]), ""]
+        lines += [f"## {section.title}", "", section.table(record["result"]), ""]
+        if section.advice is not None:
+            lines += [f"**What to do:** {section.advice(record['result'])}", ""]
         lines += [
             f"<sub>{record['date']} · {record['build']} · {record['model']} · {record['machine']} · "
             f"{record['seconds']:,} s · `{record['command']}`</sub>",

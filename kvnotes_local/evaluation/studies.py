@@ -57,6 +57,9 @@ class Study:
     rows: tuple[WayRow, ...]
 
 
+ARTIFACT_WAY = "artifact, "
+"""How the names of ways with the artifact as it is begin."""
+
 Way = Callable[[Context], Sequence[Part]]
 Ways = dict[str, Way]
 
@@ -100,11 +103,11 @@ def study_skill(
     noise = measure_noise(engine, reference, other, step=step)
     with contexts_read(engine, contexts) as bases:
         plain = measure_splice(engine, reference, 0, bases=bases, step=step)
-        rows = [_row("artifact, seam of 0", plain, None)]
+        rows = [_row(f"{ARTIFACT_WAY}seam of 0", plain, None)]
         for seam in seams:
             if 0 < seam < skill.n_tokens:
                 measured = measure_splice(engine, reference, seam, bases=bases, step=step)
-                rows.append(_row(f"artifact, seam of {seam}", measured, plain))
+                rows.append(_row(f"{ARTIFACT_WAY}seam of {seam}", measured, plain))
         for name, way in ways.items():
             rows.append(_row(name, measure_plan(engine, reference, way, bases=bases, step=step), plain))
     return Study(
