@@ -89,7 +89,7 @@ def kvnotes(tmp_path: Path) -> Callable[..., Run]:
     """Runs ``kvnotes`` in a process and a home of its own: ``kvnotes("skills", "list", env={…})``."""
 
     def run(
-        *args: object, env: dict[str, str] | None = None, timeout: float = 300, module: str = "kvnotes_local.cli.main"
+        *args: object, env: dict[str, str] | None = None, timeout: float = 300, module: str = "kvnotes_local"
     ) -> Run:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)

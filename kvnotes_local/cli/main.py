@@ -1,4 +1,4 @@
-"""``kvnotes``: the entry point. Commands live in modules of their own and are imported when they run."""
+"""The commands of ``kvnotes``. They live in modules of their own and are imported when they run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import typer
 
@@ -23,7 +25,10 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
-from kvnotes_local.stop_signals import exit_code, interrupt, set_handlers
+from kvnotes_local.stop_signals import exit_code, set_handlers
+
+OpenScreens = Callable[[EngineOptions, tuple[Path, ...], Path | None], None]
+"""Opens the terminal UI: with options for its engine, folders of skills, and the folder of data (None: the usual one)."""
 
 app = typer.Typer(
     name="kvnotes",
@@ -60,21 +65,17 @@ def main(
     """Without a command the terminal UI starts; the options below are for it."""
     if context.invoked_subcommand is not None:
         return
-    from kvnotes_local.tui.launch import launch
-
     set_handlers(signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the event loop has its own way with it
-
-    launch(
-        EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir),
-        skills_dirs=tuple(skills_dir or ()),
-        data_dir=data_dir,
+    open_screens: OpenScreens = context.obj
+    open_screens(
+        EngineOptions(model, kv_type, n_ctx, n_gpu_layers, threads, cache_dir), tuple(skills_dir or ()), data_dir
     )
 
 
-def run() -> None:
+def run(open_screens: OpenScreens) -> None:
     """Run the command line; exits 0 done, 1 refused, failed or stopped with a message, 2 usage, 3 a gate
-    did not hold, 128 + the signal after SIGTERM and SIGHUP."""
+    did not hold, 128 + the signal after SIGTERM and SIGHUP. ``open_screens``: what is done without a command."""
     from kvnotes_local.cli import ask, bench, chats, demo, doctor, models, probe, run_episode, skills, verify
 
     for stream in (sys.stdout, sys.stderr):
@@ -84,7 +85,7 @@ def run() -> None:
     for module in (demo, ask, skills, models, chats, run_episode, verify, bench, probe, doctor):
         module.register(app)
     try:
-        app()
+        app(obj=open_screens)
     except UsageError as error:
         Output().note(str(error))
         sys.exit(2)
@@ -98,8 +99,3 @@ def run() -> None:
         # The reader of our output has gone (head, a pager): nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    set_handlers(interrupt)
-    run()

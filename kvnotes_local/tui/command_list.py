@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kvnotes_local.engine.generation import Sampling
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.tui.commands import LEVEL_OPTION, Command, Names, split_assignment
+from kvnotes_local.tui.host import Host
 from kvnotes_local.tui.skill_commands import SKILL_COMMANDS
 from kvnotes_local.tui.workbench.answer_requests import Resend
 from kvnotes_local.tui.workbench.chat_requests import (
@@ -31,24 +31,21 @@ from kvnotes_local.tui.workbench.model_requests import LoadModel
 from kvnotes_local.tui.workbench.skill_requests import CompileSkill
 from kvnotes_local.tui.workbench.store_requests import ExportChat, RenameChat
 
-if TYPE_CHECKING:
-    from kvnotes_local.tui.app import KvnotesApp
 
-
-def _skill(app: KvnotesApp, rest: str, *, read: bool = False) -> None:
+def _skill(app: Host, rest: str, *, read: bool = False) -> None:
     match = re.fullmatch(r"(\S+)(?:\s+before\s+(\d+))?", rest)
     if match is None:
         raise UsageError(f"{rest!r} is not NAME or NAME before SEGMENT.")
     app.submit_idle(SpliceSkill(match[1], None if match[2] is None else int(match[2]), read))
 
 
-def _set(app: KvnotesApp, rest: str) -> None:
+def _set(app: Host, rest: str) -> None:
     assignment, option, level = rest.partition(LEVEL_OPTION)
     name, value = split_assignment(assignment)
     app.submit_idle(SetField(name, value, _edit_level(level.strip()) if option else app.settings.edit_level))
 
 
-def _level(app: KvnotesApp, rest: str) -> None:
+def _level(app: Host, rest: str) -> None:
     app.set_edit_level(_edit_level(rest))
 
 
@@ -59,13 +56,13 @@ def _edit_level(name: str) -> EditLevel:
         raise UsageError(f"There is no edit level {name!r}. There are: {', '.join(EditLevel)}.") from None
 
 
-def _fork(app: KvnotesApp, rest: str) -> None:
+def _fork(app: Host, rest: str) -> None:
     if rest and not rest.isdigit():
         raise UsageError(f"{rest!r} is no number of a segment; /fork alone forks here.")
     app.submit_idle(ForkChat(int(rest) if rest else None))
 
 
-def _again(app: KvnotesApp, _: str) -> None:
+def _again(app: Host, _: str) -> None:
     chat = app.session.chat
     segments = chat.segments if chat is not None else ()
     at = next((at for at in range(len(segments) - 1, -1, -1) if segments[at].kind is Kind.USER), None)
@@ -74,7 +71,7 @@ def _again(app: KvnotesApp, _: str) -> None:
     app.submit_idle(Resend(at))
 
 
-def _model(app: KvnotesApp, rest: str) -> None:
+def _model(app: Host, rest: str) -> None:
     if not rest:
         app.action_go("models")
         return
@@ -85,7 +82,7 @@ def _model(app: KvnotesApp, rest: str) -> None:
     app.submit(LoadModel(found[0].path, app.params))
 
 
-def _params(app: KvnotesApp, rest: str) -> None:
+def _params(app: Host, rest: str) -> None:
     chat = app.session.chat
     if chat is None:
         raise UsageError("No model is loaded. F5 shows which there are.")
@@ -128,7 +125,7 @@ def _number(name: str, value: str) -> float:
     return number
 
 
-def _preset(app: KvnotesApp, rest: str) -> None:
+def _preset(app: Host, rest: str) -> None:
     presets = app.settings.presets
     if rest not in presets:
         raise UsageError(f"There is no preset {rest!r}. There are: {', '.join(presets)}.")
@@ -136,7 +133,7 @@ def _preset(app: KvnotesApp, rest: str) -> None:
     app.tell(f"Answers of this chat are drawn with {rest} from now on.")
 
 
-def _export(app: KvnotesApp, rest: str) -> None:
+def _export(app: Host, rest: str) -> None:
     app.need_chat()
     chat = app.session.chat
     assert chat is not None
@@ -147,42 +144,42 @@ def _export(app: KvnotesApp, rest: str) -> None:
     app.submit(ExportChat(chat.id, to))
 
 
-def _rename(app: KvnotesApp, rest: str) -> None:
+def _rename(app: Host, rest: str) -> None:
     app.need_chat()
     assert app.session.chat is not None
     app.submit(RenameChat(app.session.chat.id, rest))
 
 
-def _verify(app: KvnotesApp, rest: str) -> None:
+def _verify(app: Host, rest: str) -> None:
     app.submit_idle(VerifySkill(rest) if rest else VerifyChat())
     if not rest:
         app.action_go("bench")
 
 
-def _bench(app: KvnotesApp, _: str) -> None:
+def _bench(app: Host, _: str) -> None:
     app.submit_idle(RunBench())
     app.action_go("bench")
 
 
-def _probe(app: KvnotesApp, _: str) -> None:
+def _probe(app: Host, _: str) -> None:
     app.submit_idle(RunProbe())
     app.action_go("bench")
 
 
-def _go(mode: str) -> Callable[[KvnotesApp, str], None]:
+def _go(mode: str) -> Callable[[Host, str], None]:
     return lambda app, _: app.action_go(mode)
 
 
-def _quit(app: KvnotesApp, _: str) -> None:
+def _quit(app: Host, _: str) -> None:
     app.call_later(app.action_quit)
 
 
-def _new(app: KvnotesApp, rest: str) -> None:
+def _new(app: Host, rest: str) -> None:
     app.submit_idle(NewChat(rest or None))
     app.action_go("chat")
 
 
-def _system(app: KvnotesApp, rest: str) -> None:
+def _system(app: Host, rest: str) -> None:
     if rest:
         app.submit_idle(SetSystem(rest))
         return

@@ -6,13 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from kvnotes_local.errors import UsageError
-
-if TYPE_CHECKING:
-    from kvnotes_local.tui.app import KvnotesApp
-
+from kvnotes_local.tui.host import Host
 
 LEVEL_OPTION = " --level "
 """Stands before the edit level of one edit, as on the command line."""
@@ -38,7 +34,7 @@ class Command:
     name: str
     usage: str
     help: str
-    run: Callable[[KvnotesApp, str], object]
+    run: Callable[[Host, str], object]
     names: Names = Names.NOTHING
     needs: bool = False
 

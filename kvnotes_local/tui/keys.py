@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 from textual.dom import DOMNode
 
+from kvnotes_local.tui.host import Host
 from kvnotes_local.tui.screens.registry import screen_classes
 from kvnotes_local.tui.widgets.composer import ComposerText
 from kvnotes_local.tui.widgets.notebook_panel import FieldsTable, SegmentList
 from kvnotes_local.tui.widgets.transcript import Transcript
 from kvnotes_local.tui.widgets.turn import Turn
-
-if TYPE_CHECKING:
-    from kvnotes_local.tui.app import KvnotesApp
 
 _WIDGETS: tuple[type[DOMNode], ...] = (ComposerText, Transcript, Turn, SegmentList, FieldsTable)
 
@@ -38,27 +35,25 @@ class BoundKey:
         )
 
 
-def bindings() -> Iterator[Binding]:
+def bindings(app: type[Host]) -> Iterator[Binding]:
     """Bindings that have a name, of the app, its screens and their widgets."""
-    from kvnotes_local.tui.app import KvnotesApp
-
-    nodes: list[type[DOMNode]] = [KvnotesApp, *screen_classes(), *_WIDGETS]
+    nodes: list[type[DOMNode]] = [app, *screen_classes(), *_WIDGETS]
     for node in nodes:
         for binding in node.BINDINGS:
             if isinstance(binding, Binding) and binding.id is not None:
                 yield binding
 
 
-def bound_keys(app: KvnotesApp) -> list[BoundKey]:
+def bound_keys(app: Host) -> list[BoundKey]:
     """Every key with a name, as it is bound now."""
     return [
         BoundKey(binding.id, binding.description, app.settings.keys.get(binding.id, binding.key), binding.key)
-        for binding in bindings()
+        for binding in bindings(type(app))
         if binding.id is not None
     ]
 
 
-def unknown_keys(keys: Mapping[str, str]) -> list[str]:
+def unknown_keys(app: type[Host], keys: Mapping[str, str]) -> list[str]:
     """Names in the settings that name nothing."""
-    known = {binding.id for binding in bindings()}
+    known = {binding.id for binding in bindings(app)}
     return [name for name in keys if name not in known]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
@@ -14,10 +13,8 @@ from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.command_list import COMMANDS
 from kvnotes_local.tui.commands import LEVEL_OPTION
+from kvnotes_local.tui.host import Host
 from kvnotes_local.tui.widgets.nav_bar import SCREENS
-
-if TYPE_CHECKING:
-    from kvnotes_local.tui.app import KvnotesApp
 
 Entry = tuple[str, str, Callable[[], object]]
 
@@ -26,10 +23,8 @@ class KvnotesCommands(Provider):
     """A command that needs more than its name is begun in the composer."""
 
     @property
-    def _kvnotes(self) -> KvnotesApp:
-        from kvnotes_local.tui.app import KvnotesApp
-
-        assert isinstance(self.app, KvnotesApp)
+    def _kvnotes(self) -> Host:
+        assert isinstance(self.app, Host)
         return self.app
 
     async def discover(self) -> Hits:

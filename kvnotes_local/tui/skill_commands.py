@@ -5,29 +5,26 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kvnotes_local.cli.quantities import parse_age, parse_bytes
 from kvnotes_local.errors import UsageError
 from kvnotes_local.tui.commands import Command, Names
+from kvnotes_local.tui.host import Host
 from kvnotes_local.tui.workbench.library_requests import ExportSkill, ImportSkill, MakeRoom, NewSkill, RemoveCompiled
 
-if TYPE_CHECKING:
-    from kvnotes_local.tui.app import KvnotesApp
 
-
-def _new(app: KvnotesApp, rest: str) -> None:
+def _new(app: Host, rest: str) -> None:
     name, *more = rest.split()
     if more and (len(more) != 2 or more[0] != "like"):
         raise UsageError(f"{rest!r} is not NAME or NAME like SKILL.")
     app.submit(NewSkill(name, more[1] if more else None))
 
 
-def _remove(app: KvnotesApp, rest: str) -> None:
+def _remove(app: Host, rest: str) -> None:
     app.submit(RemoveCompiled(None if rest == "all" else rest))
 
 
-def _make_room(app: KvnotesApp, rest: str) -> None:
+def _make_room(app: Host, rest: str) -> None:
     max_bytes: int | None = None
     older_than: timedelta | None = None
     for word in rest.split():
@@ -41,14 +38,14 @@ def _make_room(app: KvnotesApp, rest: str) -> None:
     app.submit(MakeRoom(max_bytes, older_than))
 
 
-def _export(app: KvnotesApp, rest: str) -> None:
+def _export(app: Host, rest: str) -> None:
     name, _, file = rest.partition(" ")
     info = app.session.info
     to = Path(file.strip()).expanduser() if file.strip() else None
     app.submit(ExportSkill(name, info.fingerprint if info is not None else None, to))
 
 
-def _import(app: KvnotesApp, rest: str) -> None:
+def _import(app: Host, rest: str) -> None:
     app.submit(ImportSkill(Path(rest).expanduser()))
 
 

@@ -52,7 +52,7 @@ class Batch:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
         return subprocess.Popen(
-            [sys.executable, "-m", "kvnotes_local.cli.main", *map(str, self._command(*more))],
+            [sys.executable, "-m", "kvnotes_local", *map(str, self._command(*more))],
             env={**keep, **own},
             cwd=self._home,
             stdout=subprocess.PIPE,

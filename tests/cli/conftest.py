@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvnotes_local.__main__ import open_screens
 from kvnotes_local.cli.main import app
 from kvnotes_local.cli.main import run as main
 from tests.conftest import Run
@@ -37,7 +38,7 @@ def kvnotes_here(
             patch.setattr(sys, "argv", ["kvnotes", *map(str, args)])
             code: object = 0
             try:
-                main()
+                main(open_screens)
             except SystemExit as end:
                 code = end.code or 0
         assert isinstance(code, int), code

@@ -161,7 +161,7 @@ def test_an_output_of_another_encoding_gets_replacement_characters(kvnotes: Kvno
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux' /dev/full")
 def test_a_full_output_is_said_in_words(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "kvnotes_local.cli.main", "models", "list"]
+        command = [sys.executable, "-m", "kvnotes_local", "models", "list"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert "cannot be written" in done.stderr

@@ -265,7 +265,7 @@ def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path, tiny: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "kvnotes_local.cli.main",
+        "kvnotes_local",
         "skills",
         "compile",
         *batch.names,

@@ -404,7 +404,7 @@ def test_the_projects_skills_are_found_from_a_folder_below(tmp_path: Path) -> No
     below = project / "src" / "deep"
     below.mkdir(parents=True)
     run = subprocess.run(
-        [sys.executable, "-m", "kvnotes_local.cli.main", "skills", "list", "--json"],
+        [sys.executable, "-m", "kvnotes_local", "skills", "list", "--json"],
         cwd=below,
         env={**os.environ, "HOME": str(tmp_path / "home"), "KVNOTES_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
@@ -421,7 +421,7 @@ def test_listing_200_skills_reads_each_once_and_loads_neither_llama_cpp_nor_text
         "import sys\n"
         "opened = []\n"
         "sys.addaudithook(lambda name, args: opened.append(str(args[0])) if name == 'open' else None)\n"
-        "from kvnotes_local.cli.main import run\n"
+        "from kvnotes_local.__main__ import run\n"
         "try:\n    run()\n"
         "finally:\n"
         "    n = [path for path in opened if path.endswith('SKILL.md') and 'skill-' in path]\n"

@@ -58,7 +58,7 @@ class Home:
         places = {f"KVNOTES_{name.upper()}_DIR": str(self.folder / name) for name in ("cache", "data", "log", "config")}
         common = ["--model", self.model, "--skills-dir", self.skills, "--max-tokens", 3, "--n-ctx", 1024, "--json"]
         done = subprocess.run(
-            [sys.executable, "-m", "kvnotes_local.cli.main", "ask", *map(str, [*args, *common, "--threads", 1])],
+            [sys.executable, "-m", "kvnotes_local", "ask", *map(str, [*args, *common, "--threads", 1])],
             env={**os.environ, **places, **(env or {})},
             capture_output=True,
             text=True,

@@ -133,7 +133,7 @@ print(times[0])
 """
 HELP = """
 import atexit, sys, time
-from kvnotes_local.cli import main
+from kvnotes_local import __main__ as main
 assert not {"textual", "llama_cpp", "numpy"} & set(sys.modules)
 atexit.register(lambda: print(time.process_time()))
 sys.argv = ["kvnotes", "--help"]

@@ -102,7 +102,7 @@ def test_a_session_with_the_embedded_model(terminal: Terminal, tmp_path: Path) -
         **{f"KVNOTES_{name}_DIR": str(tmp_path / name.lower()) for name in ("CACHE", "DATA", "CONFIG", "LOG")},
     }
     write_skill(tmp_path / "skills" / "shop-rules", RULES)
-    command = [sys.executable, "-m", "kvnotes_local.cli.main", "--skills-dir", str(tmp_path / "skills")]
+    command = [sys.executable, "-m", "kvnotes_local", "--skills-dir", str(tmp_path / "skills")]
     terminal.start(command, env)
     terminal.until(r"Start with SmolLM2.*\(Enter\)")
     terminal.keys("Enter")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -11,14 +10,12 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Button, Footer
 
+from kvnotes_local.tui.host import Host
 from kvnotes_local.tui.news import News
 from kvnotes_local.tui.state import SessionState
 from kvnotes_local.tui.widgets.message_line import MessageLine
 from kvnotes_local.tui.widgets.nav_bar import NavBar
 from kvnotes_local.tui.widgets.safer_bar import SaferBar
-
-if TYPE_CHECKING:
-    from kvnotes_local.tui.app import KvnotesApp
 
 
 class KvnotesScreen(Screen[None]):
@@ -28,11 +25,9 @@ class KvnotesScreen(Screen[None]):
     CSS_PATH = ["base.tcss"]
 
     @property
-    def kvnotes(self) -> KvnotesApp:
-        from kvnotes_local.tui.app import KvnotesApp
-
+    def kvnotes(self) -> Host:
         app = self.app
-        assert isinstance(app, KvnotesApp)
+        assert isinstance(app, Host)
         return app
 
     @property
