@@ -46,7 +46,8 @@ from kvnotes_local.evaluation.report import (
     together_table,
 )
 from kvnotes_local.evaluation.scenarios import agent, toggle
-from kvnotes_local.evaluation.studies import lead_ways, study_skill, study_together
+from kvnotes_local.evaluation.studies import study_skill, study_together
+from kvnotes_local.evaluation.study_ways import lead_ways, seam_ways
 from kvnotes_local.evaluation.verification import other_engines
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.edit import EditLevel
@@ -93,7 +94,7 @@ def leads(bench: Bench) -> dict[str, Any]:
         compiled,
         bundled_contexts(bench.engine)[: bench.n_contexts],
         skill_questions(load_questions(skill), bench.n_questions),
-        ways=lead_ways(bench.engine, compiled, bench.folder),
+        ways={**seam_ways(bench.engine, compiled, bench.folder), **lead_ways(bench.engine, compiled, bench.folder)},
         seams=(*default_seams(bench.engine.info), 64),
         other=other_engines(bench.engine, bench.folder.parent),
         n_positions=bench.n_positions,
@@ -257,7 +258,8 @@ def command(arguments: argparse.Namespace, name: str) -> str:
     return (
         f"python scripts/paper_tables.py --model {arguments.model.name} --kv-type {arguments.kv_type} --only {name} "
         f"--n-ctx {arguments.n_ctx} --threads {arguments.threads} --contexts {arguments.contexts} "
-        f"--questions {arguments.questions} --positions {arguments.positions} --trials {arguments.trials}"
+        f"--questions {arguments.questions} --positions {arguments.positions} "
+        f"--trials {arguments.trials} --domains {arguments.domains}"
     )
 
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from kvnotes_local.engine.artifact import open_artifact
-from kvnotes_local.engine.artifact_meta import text_sha256
-from kvnotes_local.engine.artifact_writer import write_artifact
-from kvnotes_local.engine.compile_job import ArtifactLabels, CompileJob
-from kvnotes_local.engine.plan import Part, Splice
 from kvnotes_local.engine.protocol import Engine
-from kvnotes_local.engine.turns import TurnTokenizer
 from kvnotes_local.evaluation.fidelity import (
     Fidelity,
     OtherEngine,
@@ -28,8 +21,8 @@ from kvnotes_local.evaluation.fidelity import (
 )
 from kvnotes_local.evaluation.questions import Context, Question
 from kvnotes_local.evaluation.statistics import Estimate, estimate
+from kvnotes_local.evaluation.study_ways import Ways
 from kvnotes_local.skills.compiler import CompiledSkill
-from kvnotes_local.skills.leads import LEADS, Lead, header_tokens, lead_tokens
 
 
 @dataclass(frozen=True)
@@ -59,31 +52,6 @@ class Study:
 
 ARTIFACT_WAY = "artifact, "
 """How the names of ways with the artifact as it is begin."""
-
-Way = Callable[[Context], Sequence[Part]]
-Ways = dict[str, Way]
-
-
-def lead_ways(engine: Engine, skill: CompiledSkill, folder: Path) -> Ways:
-    """Artifacts of one skill behind other leads, and one whose keys are not turned, each spliced without a seam."""
-    turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
-    singles = {f"lead: {lead.name}": (lead_tokens(turns, lead),) for lead in LEADS}
-    all_leads = tuple(leads[0] for leads in singles.values())
-    variants = {
-        "bare": (turns.begin(),),
-        "lead: header": (header_tokens(turns),),
-        **singles,
-        **{name: (lead,) for name, lead in _role_leads(turns).items()},
-        f"mean of {len(all_leads)}": all_leads,
-    }
-    ways: Ways = {}
-    for number, (name, leads) in enumerate(variants.items()):
-        path = _compile(engine, skill, leads, folder / f"{number}.safetensors")
-        ways[name] = _splicing(path, skill.n_tokens)
-    ways["lead: all of them in a row"], ways["lead: as long as the chat"] = _long_leads(engine, skill, turns, folder)
-    ways["keys not turned"] = _unturned(skill, folder)
-    ways["without the skill"] = lambda context: ()
-    return ways
 
 
 def study_skill(
@@ -150,62 +118,3 @@ def _row(way: str, fidelity: Fidelity, base: Fidelity | None) -> WayRow:
         same=sum(one.same for one in fidelity.decisions),
         versus=None if base is None else estimate(fidelity.kl - base.kl, groups),
     )
-
-
-def _splicing(path: Path, n_tokens: int) -> Way:
-    return lambda context: [Splice(path, 0, n_tokens)]
-
-
-def _compile(engine: Engine, skill: CompiledSkill, leads: tuple[tuple[int, ...], ...], path: Path) -> Path:
-    labels = ArtifactLabels(skill.skill.name, text_sha256(skill.text), repr(leads)[:32], "")
-    engine.compile(CompileJob(skill.turn.tokens, leads, path, labels))
-    return path
-
-
-def _role_leads(turns: TurnTokenizer) -> dict[str, tuple[int, ...]]:
-    """The words of the first lead, all of them in one turn: the system's, the user's, the assistant's."""
-    chat_format = turns.format
-    words = " ".join(said for exchange in LEADS[0].exchanges for said in exchange)
-    leads = {
-        "lead: one turn of the user": header_tokens(turns) + turns.wrap(chat_format.user, words).tokens,
-        "lead: one turn of the assistant": header_tokens(turns) + turns.wrap(chat_format.assistant, words).tokens,
-    }
-    if chat_format.system is not None:
-        leads["lead: the system turn"] = turns.begin() + turns.wrap(chat_format.system, words).tokens
-    return leads
-
-
-def _long_leads(engine: Engine, skill: CompiledSkill, turns: TurnTokenizer, folder: Path) -> tuple[Way, Way]:
-    """One lead that is all exchanges of all leads, and one of as many of them as come nearest to the length of each chat."""
-    exchanges = [exchange for lead in LEADS for exchange in lead.exchanges]
-    leads = [lead_tokens(turns, Lead("", tuple(exchanges[:n]))) for n in range(len(exchanges) + 1)]
-
-    def of(n: int) -> Sequence[Part]:
-        path = folder / f"exchanges-{n}.safetensors"
-        if not path.exists():
-            _compile(engine, skill, (leads[n],), path)
-        return [Splice(path, 0, skill.n_tokens)]
-
-    def matched(context: Context) -> Sequence[Part]:
-        return of(min(range(len(leads)), key=lambda n: abs(len(leads[n]) - len(context.tokens))))
-
-    return lambda context: of(len(exchanges)), matched
-
-
-def _unturned(skill: CompiledSkill, folder: Path) -> Way:
-    """Positions of the artifact are relabelled as those where the rows will stand, so that nothing turns them."""
-
-    def parts(context: Context) -> Sequence[Part]:
-        start = len(context.tokens)
-        path = folder / f"unturned-{start}.safetensors"
-        if not path.exists():
-            with open_artifact(skill.path) as artifact:
-                rows = artifact.rows()
-                caches = tuple(
-                    replace(cache, pos=(cache.pos - artifact.meta.position_start + start).astype(np.int32))
-                    for cache in rows.caches
-                )
-                write_artifact(path, replace(artifact.meta, position_start=start), replace(rows, caches=caches))
-        return [Splice(path, 0, skill.n_tokens)]
-
-    return parts

@@ -19,7 +19,8 @@ from kvnotes_local.evaluation.edit_levels import LEVELS, measure_edits, summariz
 from kvnotes_local.evaluation.report import edits_table
 from kvnotes_local.evaluation.scenarios import agent, toggle
 from kvnotes_local.evaluation.statistics import estimate
-from kvnotes_local.evaluation.studies import lead_ways, study_skill, study_together
+from kvnotes_local.evaluation.studies import study_skill, study_together
+from kvnotes_local.evaluation.study_ways import lead_ways, seam_ways
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.skills.artifact_store import ArtifactStore
@@ -48,11 +49,12 @@ def test_a_study_tells_right_rows_from_wrong_ones(engine: LlamaEngine, tmp_path:
     compiled = SkillCompiler(engine, ArtifactStore(tmp_path / "artifacts")).compile(
         library(tmp_path / "skills").get("lamp")
     )
-    ways = lead_ways(engine, compiled, tmp_path)
+    ways = {**lead_ways(engine, compiled, tmp_path), **seam_ways(engine, compiled, tmp_path, n_seam=2)}
     study = study_skill(engine, compiled, contexts(engine), QUESTIONS, ways=ways, seams=(0, 8), n_positions=6)
     rows = {row.way: row for row in study.rows}
     # In a model of one layer every lead gives the same rows; turning them, and having them at all, is what matters.
-    assert all(row.kl.mean < 1e-3 for way, row in rows.items() if "lead" in way or "artifact" in way)
+    assert all(row.kl.mean < 1e-3 for way, row in rows.items() if way.startswith(("artifact", "lead", "seam")))
+    assert sum(way.startswith("seam") for way in rows) == 5
     for wrong in ("keys not turned", "without the skill"):
         assert rows[wrong].kl.mean > 0.02
         assert rows[wrong].versus is not None
