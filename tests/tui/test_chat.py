@@ -381,6 +381,38 @@ def test_editing_can_be_left_with_escape(play: Play) -> None:
     play(scene)
 
 
+def test_keys_that_come_in_a_burst_do_what_they_do_one_by_one(play: Play) -> None:
+    """As when the terminal or the program was held up for a moment: nothing overtakes anything."""
+
+    async def scene(stage: Stage) -> None:
+        await burst(stage, *"wrong", *["backspace"] * 5, *"right", "ctrl+j", *"two", "left", "delete", "home", *"x")
+        assert stage.composer.text == "right\nxtw"
+        stage.composer.write("")
+        await burst(stage, *"First", "enter", *"second")
+        await stage.idle()
+        assert [one.text for one in stage.heard(QuestionAsked)] == ["First"]
+        assert stage.composer.text == "second"
+        await burst(stage, "enter", *"third", "up", *"!", "down", *"?")
+        await stage.idle()
+        assert [one.text for one in stage.heard(QuestionAsked)] == ["First", "second"]
+        assert stage.composer.text == "third?"
+        stage.composer.write("")
+        await burst(stage, *"/unknown", "enter", *" more")
+        assert stage.composer.text == "/unknown more"  # refused, so it comes back, in front of what was written since
+        stage.composer.write("")
+        await burst(stage, *"/ski", "tab", *" refund-policy", "enter")
+        assert stage.composer.text == ""
+
+    play(scene)
+
+
+async def burst(stage: Stage, *keys: str) -> None:
+    for key in keys:
+        character = key if len(key) == 1 else None
+        stage.app.post_message(events.Key(key, character))
+    await stage.pilot.pause()
+
+
 def test_several_lines_history_and_completion(play: Play) -> None:
     async def scene(stage: Stage) -> None:
         await stage.pilot.press("a", "ctrl+j", "b")

@@ -149,8 +149,7 @@ class ChatScreen(KvnotesScreen):
         sent = self._sent.pop(news.id, None)
         composer = self.query_one(Composer)
         if sent is not None and not news.ok and not composer.text and not self._was_asked(sent.text):
-            composer.write(sent.text, editing=sent.editing)
-            composer.hide_completions()
+            composer.give_back(sent)
 
     def _was_asked(self, text: str) -> bool:
         """Does the chat end with this question, and with what was said of its answer?"""
@@ -184,14 +183,13 @@ class ChatScreen(KvnotesScreen):
 
     @on(Composer.Sent)
     def _send(self, sent: Composer.Sent) -> None:
-        """What is refused stays in the composer; what fails later comes back to it."""
-        app, composer = self.kvnotes, self.query_one(Composer)
+        """What is refused comes back to the composer; so does what fails later."""
+        app = self.kvnotes
         before = app.workbench.n_submitted
-        if app.attempt(lambda: self._carry_out(sent)):
-            if composer.text.strip() == sent.text:
-                composer.clear()
-            if app.workbench.n_submitted > before:
-                self._sent[before + 1] = sent
+        if not app.attempt(lambda: self._carry_out(sent)):
+            self.query_one(Composer).give_back(sent)
+        elif app.workbench.n_submitted > before:
+            self._sent[before + 1] = sent
 
     def _carry_out(self, sent: Composer.Sent) -> None:
         if sent.text.startswith("/") and sent.editing is None:

@@ -33,7 +33,8 @@ Complete = Callable[[str], Sequence[Completion]]
 
 
 class Composer(Vertical):
-    """A text area with a list of completions above it. Its text survives everything but sending."""
+    """A text area with a list of completions above it. Its text survives everything but sending; ``give_back`` takes what was
+    sent and refused."""
 
     @dataclass
     class Sent(Message):
@@ -51,6 +52,7 @@ class Composer(Vertical):
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
+        self._completed = ""
         self.editing: int | None = None
 
     def compose(self) -> ComposeResult:
@@ -103,12 +105,15 @@ class Composer(Vertical):
         if not self._history or self._history[-1] != text:
             self._history = [*self._history, text][-MAX_HISTORY:]
         self._at, self._draft = len(self._history), ""
-        self.hide_completions()
         self.post_message(self.Sent(text, self.editing))
+        self.write("")  # at once: what is typed from now on is no part of it
+        self.hide_completions()
 
-    def clear(self) -> None:
-        """What was sent is taken."""
-        self.write("")
+    def give_back(self, sent: Sent) -> None:
+        """Put what was sent in front of what was written since."""
+        self.write(sent.text + self.text, editing=sent.editing)
+        self._completed = self.text
+        self.hide_completions()
 
     def recall(self, step: int) -> bool:
         """Go through what was sent before; False at the end of it."""
@@ -125,6 +130,7 @@ class Composer(Vertical):
 
     def take_completion(self) -> bool:
         """Take the chosen completion; False when none is shown."""
+        self._show_completions()
         shown = self.query_one(CompletionList)
         if not shown.display or shown.highlighted is None:
             return False
@@ -134,6 +140,7 @@ class Composer(Vertical):
         return True
 
     def move_completion(self, step: int) -> bool:
+        self._show_completions()
         shown = self.query_one(CompletionList)
         if not shown.display:
             return False
@@ -144,7 +151,14 @@ class Composer(Vertical):
         return True
 
     def on_text_area_changed(self) -> None:
+        self._show_completions()
+
+    def _show_completions(self) -> None:
+        """Those of the text as it is; nothing where they were shown, or put away, before it changed."""
         text = self.text
+        if text == self._completed:
+            return
+        self._completed = text
         found = self._complete(text) if text.startswith("/") and "\n" not in text else ()
         found = [one for one in found if one.text != text]
         self.query_one(CompletionList).show(found)
@@ -197,12 +211,18 @@ class ComposerText(TextArea):
         # Enter and Tab mean something else here than in a text area, whose own handler would insert them.
         if event.key == "enter":
             event.prevent_default()
-            return
         if (event.key == "tab" and self.composer.take_completion()) or (
             event.key in {"up", "down"} and self._walks(1 if event.key == "down" else -1)
         ):
             event.stop()
             event.prevent_default()
+            return
+        # A key with a binding would go up to the app and come back from there; characters typed behind it would overtake it.
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self and bound.enabled:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(bound.binding.action)
 
     def _walks(self, step: int) -> bool:
         """Up and Down choose a completion, or walk through the history at the first and last line."""
