@@ -12,23 +12,21 @@ from kvnotes_local.tui.news import (
     Busy,
     ChatChanged,
     ChatOpened,
-    ChatView,
     Failure,
     ModelGone,
     ModelReady,
-    ModelRow,
     ModelsListed,
     News,
     Notice,
     QuestionAsked,
     SaferOffered,
-    SkillRow,
     SkillsListed,
     WorkBegan,
     WorkEnded,
     WorkProgressed,
     WorkStep,
 )
+from kvnotes_local.tui.views import ChatView, ModelRow, SkillRow
 from kvnotes_local.tui.workbench.crash_watch import SaferSetting
 
 

@@ -24,11 +24,11 @@ from kvnotes_local.tui.news import (
     ChatOpened,
     Failure,
     FieldChanged,
-    ModelRow,
     Notice,
     QuestionAsked,
     SaferOffered,
 )
+from kvnotes_local.tui.views import ModelRow
 from kvnotes_local.tui.widgets.notebook_panel import FieldsTable, NotebookPanel
 from kvnotes_local.tui.widgets.transcript import Transcript
 from kvnotes_local.tui.widgets.turn import Turn

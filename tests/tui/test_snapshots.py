@@ -17,7 +17,8 @@ from kvnotes_local.errors import EngineCrashed, EngineError
 from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
 from kvnotes_local.notebook import asking, chat_store, listening
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict
-from kvnotes_local.tui.news import BenchDone, ChatsListed, MemoryEstimated, ModelRow, ModelsListed
+from kvnotes_local.tui.news import BenchDone, ChatsListed, MemoryEstimated, ModelsListed
+from kvnotes_local.tui.views import ModelRow
 from kvnotes_local.tui.widgets.transcript import Transcript
 from tests.tui.fake_engine import Script
 from tests.tui.snapshot import DIRECTORY, Album

@@ -18,7 +18,6 @@ from kvnotes_local.tui.news import (
     AnswerText,
     ChatChanged,
     ChatOpened,
-    ChatView,
     FieldChanged,
     ModelGone,
     ModelReady,
@@ -28,6 +27,7 @@ from kvnotes_local.tui.news import (
 )
 from kvnotes_local.tui.reasoning import opens_reasoning
 from kvnotes_local.tui.screens.base import KvnotesScreen
+from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.widgets.cache_strip import CacheStrip
 from kvnotes_local.tui.widgets.composer import Composer, ComposerText
 from kvnotes_local.tui.widgets.notebook_panel import FieldsTable, NotebookPanel, SegmentList

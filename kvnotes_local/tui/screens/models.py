@@ -19,9 +19,10 @@ from kvnotes_local.engine.memory import MemoryEstimate
 from kvnotes_local.engine.model_info import ModelClass, ModelInfo
 from kvnotes_local.errors import UsageError
 from kvnotes_local.terminal_text import safe_line
-from kvnotes_local.tui.news import MemoryEstimated, ModelGone, ModelReady, ModelRow, ModelsListed
+from kvnotes_local.tui.news import MemoryEstimated, ModelGone, ModelReady, ModelsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
 from kvnotes_local.tui.short_path import short_path
+from kvnotes_local.tui.views import ModelRow
 from kvnotes_local.tui.workbench.file_requests import EstimateMemory, ListModels
 from kvnotes_local.tui.workbench.model_requests import LoadModel, UnloadModel
 

@@ -17,7 +17,7 @@ from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.segment import Kind, Segment
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.freshness import LOOKS, count_tokens
-from kvnotes_local.tui.news import ChatView
+from kvnotes_local.tui.views import ChatView
 
 _NAME_WIDTH = 13
 

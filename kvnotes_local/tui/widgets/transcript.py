@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from kvnotes_local.notebook.segment import Kind, Segment
-from kvnotes_local.tui.news import ChatView
+from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.widgets.turn import Turn, TurnText
 
 SHOWN_AT_ONCE = 60

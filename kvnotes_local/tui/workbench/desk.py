@@ -17,7 +17,8 @@ from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 from kvnotes_local.notebook.chat_database import ChatStoreError
 from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.chat_store import ChatStore
-from kvnotes_local.tui.news import ChatView, Failure, News, SaferOffered, WorkProgressed, WorkStep
+from kvnotes_local.tui.news import Failure, News, SaferOffered, WorkProgressed, WorkStep
+from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.workbench.crash_watch import CrashWatch
 
 if TYPE_CHECKING:

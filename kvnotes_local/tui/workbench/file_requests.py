@@ -11,15 +11,8 @@ from kvnotes_local.engine.model_info import ModelInfo
 from kvnotes_local.errors import KvnotesError, SkillError
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.last_session import LastSession
-from kvnotes_local.tui.news import (
-    CompiledFor,
-    LogRead,
-    MemoryEstimated,
-    ModelRow,
-    ModelsListed,
-    SkillRow,
-    SkillsListed,
-)
+from kvnotes_local.tui.news import LogRead, MemoryEstimated, ModelsListed, SkillsListed
+from kvnotes_local.tui.views import CompiledFor, ModelRow, SkillRow
 from kvnotes_local.tui.workbench.desk import FileDesk, FileRequest
 
 
