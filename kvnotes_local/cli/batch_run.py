@@ -24,7 +24,7 @@ from kvnotes_local.skills.batch import (
     plan_skills,
 )
 from kvnotes_local.skills.compiler import CompiledSkill
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.speeds import SpeedMemory
 from kvnotes_local.skills.verdicts import Outcome as VerdictOutcome
 from kvnotes_local.wording import counted

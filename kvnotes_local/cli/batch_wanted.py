@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.skills.library import Problem, SkillLibrary
-from kvnotes_local.skills.skill_file import Skill, find_skill_file
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import find_skill_file
 
 
 @dataclass

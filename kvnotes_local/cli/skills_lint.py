@@ -20,7 +20,7 @@ from kvnotes_local.errors import KvnotesError
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.skills.skill_file import Skill
+    from kvnotes_local.skills.skill import Skill
 
 
 def lint_skills(

@@ -15,7 +15,7 @@ from kvnotes_local.evaluation.questions import Context, Question, bundled_contex
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler
 from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.verdicts import VerdictStore
 
 

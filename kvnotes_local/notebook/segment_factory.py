@@ -13,7 +13,7 @@ from kvnotes_local.engine.turns import TurnTokenizer, TurnTokens
 from kvnotes_local.notebook.errata import dropped_skill_erratum, field_erratum
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, make_segment
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler, template_pieces
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.template import parse_template, render
 
 

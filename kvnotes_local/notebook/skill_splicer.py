@@ -13,7 +13,7 @@ from kvnotes_local.notebook.segment import Kind, Segment, all_tokens
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.verdicts import Outcome
 
 

@@ -12,7 +12,7 @@ from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.speeds import ModelSpeed
 from kvnotes_local.skills.task import Task
 

@@ -25,7 +25,7 @@ from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.imports import ImportShelf
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS, LEADS, header_tokens, lead_tokens
 from kvnotes_local.skills.pins import PinMemory
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.task import Task
 from kvnotes_local.skills.template import FieldPiece, Piece
 from kvnotes_local.skills.verdicts import Outcome, Verdict, VerdictStore, conditions_of

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.skill_file import SkillSummary, load_reference
+from kvnotes_local.skills.skill import SkillSummary
+from kvnotes_local.skills.skill_file import load_reference
 
 FILE_NAME = "evals.jsonl"
 

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.skill_file import FILE_NAME, Skill, SkillSummary, load_part, load_skill, load_summary
+from kvnotes_local.skills.skill import Skill, SkillSummary
+from kvnotes_local.skills.skill_file import FILE_NAME, load_part, load_skill, load_summary
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 20_000

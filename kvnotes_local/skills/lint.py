@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.template import FieldPiece, parse_template
 from kvnotes_local.wording import counted
 

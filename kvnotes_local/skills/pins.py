@@ -10,7 +10,8 @@ from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.skill_file import SkillSummary, find_skill_file, load_summary
+from kvnotes_local.skills.skill import SkillSummary
+from kvnotes_local.skills.skill_file import find_skill_file, load_summary
 
 FILE_NAME = "pinned.json"
 _MAX_FOLDERS = 10_000

@@ -8,7 +8,8 @@ from pathlib import Path
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.frontmatter import normalize, split_frontmatter
-from kvnotes_local.skills.skill_file import FILE_NAME, MAX_NAME, Skill, find_skill_file
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import FILE_NAME, MAX_NAME, find_skill_file
 
 _SCAFFOLD = """\
 ---

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,24 +20,8 @@ from kvnotes_local.skills.frontmatter import (
     read_frontmatter,
     split_frontmatter,
 )
-from kvnotes_local.skills.settings import SkillSettings, read_settings
-from kvnotes_local.skills.template import FieldPiece, Piece, TextPiece, field_defaults, parse_template, render
-
-__all__ = [
-    "FieldPiece",
-    "Piece",
-    "Skill",
-    "SkillSettings",
-    "SkillSummary",
-    "TextPiece",
-    "find_skill_file",
-    "load_part",
-    "load_reference",
-    "load_skill",
-    "load_summary",
-    "parse_template",
-    "render",
-]
+from kvnotes_local.skills.settings import read_settings
+from kvnotes_local.skills.skill import Skill, SkillSummary
 
 FILE_NAME = "SKILL.md"
 MAX_FILE_BYTES = 1024 * 1024
@@ -50,48 +33,6 @@ MAX_COMPATIBILITY = 500
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _NO_VALUE = ("", "~", "null")
 _KNOWN = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-
-
-@dataclass(frozen=True)
-class SkillSummary:
-    """What a listing shows; the body was not read.
-
-    ``name`` and ``description`` are one line without control characters. ``extra`` holds unknown keys as read: strings,
-    lists, dicts. ``warnings`` say what deviates from the format.
-    """
-
-    name: str
-    description: str
-    folder: Path
-    license: str = ""
-    compatibility: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    allowed_tools: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    settings: SkillSettings = field(default_factory=SkillSettings)
-
-
-@dataclass(frozen=True)
-class Skill(SkillSummary):
-    """A skill with its text. ``body`` starts in line ``body_line`` of the file, for messages."""
-
-    body: str = ""
-    body_line: int = 1
-
-    @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The body split into text and fields."""
-        return tuple(parse_template(self.body))
-
-    @property
-    def fields(self) -> dict[str, str | None]:
-        """Field names with their defaults, in order of appearance; None where a field has no default."""
-        return field_defaults(self.pieces)
-
-    def text(self, values: Mapping[str, str] | None = None) -> str:
-        """The body with its fields filled in: what a model reads."""
-        return render(self.pieces, values)
 
 
 def find_skill_file(folder: Path) -> Path | None:

@@ -12,7 +12,7 @@ from kvnotes_local.engine.artifact_meta import ArtifactKind, ArtifactMeta, rows_
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.artifact_store import ArtifactStore, StoredArtifact
 from kvnotes_local.skills.library import SkillLibrary
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.verdicts import Outcome, Verdict
 
 

@@ -26,7 +26,8 @@ from kvnotes_local.errors import ArtifactError, DiskFullError, KvnotesError, Ski
 from kvnotes_local.skills.artifact_store import StoredArtifact
 from kvnotes_local.skills.evals import FILE_NAME as EVALS
 from kvnotes_local.skills.imports import ImportShelf
-from kvnotes_local.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, Skill, find_skill_file, load_part, load_skill
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, find_skill_file, load_part, load_skill
 
 EXPORT_SUFFIX = ".kvnotes.zip"
 _FORMAT, _FORMAT_VERSION = "kvnotes-export", 1

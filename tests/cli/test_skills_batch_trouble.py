@@ -16,7 +16,7 @@ from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import DiskFullError
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.batch import PlannedSkill, PlanStatus
-from kvnotes_local.skills.skill_file import Skill
+from kvnotes_local.skills.skill import Skill
 from tests.cli.batches import Batch, Kvnotes, events, wait_for, write_skills
 from tests.conftest import Run
 from tests.zoo import zoo_model

@@ -15,7 +15,8 @@ from skill_samples import write_skill
 
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.library import SkillLibrary, bundled_skills
-from kvnotes_local.skills.skill_file import Skill, load_skill
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import load_skill
 
 
 def load(tmp_path: Path, name: str = "pdf-forms", folder: str | None = None, **keys: str) -> Skill:

@@ -22,7 +22,8 @@ from kvnotes_local.kv.rows import slice_rows
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import CompileStatus, SkillCompiler
 from kvnotes_local.skills.imports import ImportShelf, spans_to_check
-from kvnotes_local.skills.skill_file import Skill, load_part, load_skill
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import load_part, load_skill
 from kvnotes_local.skills.transfer import export_skill, import_skill
 from tests.conftest import MakeEngine, both_engines
 

@@ -11,7 +11,8 @@ from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.evals import SkillQuestion, load_questions
 from kvnotes_local.skills.library import SkillLibrary, bundled_skills
 from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
-from kvnotes_local.skills.skill_file import Skill, load_skill
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import load_skill
 
 NAMES = ("harbor-lore", "night-clerk", "python-style", "refund-policy", "release-checklist", "sql-tool")
 

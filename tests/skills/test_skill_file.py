@@ -15,7 +15,8 @@ from kvnotes_local.engine.store_type import StoreType
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.frontmatter import FrontmatterError, clean, read_frontmatter
 from kvnotes_local.skills.settings import SkillSettings
-from kvnotes_local.skills.skill_file import Skill, load_reference, load_skill, load_summary
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import load_reference, load_skill, load_summary
 
 
 def load(tmp_path: Path, text: str | bytes, folder: str = "my-skill") -> Skill:

@@ -8,7 +8,8 @@ import pytest
 from skill_samples import simple_skill
 
 from kvnotes_local.skills.lint import Code, ModelLimits, lint, lint_library
-from kvnotes_local.skills.skill_file import Skill, load_skill
+from kvnotes_local.skills.skill import Skill
+from kvnotes_local.skills.skill_file import load_skill
 
 LONG = "\n\nThis sentence makes the text long enough. " * 20
 
