@@ -83,11 +83,17 @@ def ask(
     values = fields(set_field or [])
     with open_session(options, output, skills_dirs=skills_dir or []) as session:
         stored = None
+        notices: list[str] = []
+
+        def on_notice(text: str) -> None:
+            notices.append(text)
+            output.note(text)
+
         how = {
             "library": session.library,
             "compiler": session.compiler,
             "system": system,
-            "on_notice": output.note,
+            "on_notice": on_notice,
             "speed": session.speed,
         }
         params = ChatParams()
@@ -143,7 +149,7 @@ def ask(
                 f"{_where_from(proof)} · first token after {human_ms(proof.change_ms + proof.ttft_ms)}"
                 + (f" · chat {stored.id}" if stored else "")
             )
-            output.document(_document(session.engine.info, notebook, reply, edits, stored))
+            output.document(_document(session.engine.info, notebook, reply, edits, stored, notices))
         if reply.stop_reason is StopReason.STOPPED:
             raise Cancelled("Stopped.")
 
@@ -189,7 +195,12 @@ def _where_from(proof: Proof) -> str:
 
 
 def _document(
-    info: ModelInfo, notebook: Notebook, reply: Reply, edits: Sequence[EditResult], stored: StoredChat | None
+    info: ModelInfo,
+    notebook: Notebook,
+    reply: Reply,
+    edits: Sequence[EditResult],
+    stored: StoredChat | None,
+    notices: Sequence[str],
 ) -> dict[str, object]:
     proof = reply.proof
     return {
@@ -208,6 +219,7 @@ def _document(
         "chat_id": stored.id if stored else None,
         "restored": stored.restored if stored else None,
         "edits": edits,
+        "notices": notices,
         "model": info.name,
         "class": info.model_class,
         "segments": [

@@ -13,6 +13,7 @@ from kvnotes_local.cli.options import (
     with_options,
 )
 from kvnotes_local.cli.output import Output, human_ms
+from kvnotes_local.cli.svg import check_picture, write_svg
 
 if TYPE_CHECKING:
     from kvnotes_local.evaluation.bench_row import BenchRow
@@ -50,17 +51,24 @@ def bench(
     """Compare reading a skill, splicing it, and having it in place already, for one model on this machine."""
     from kvnotes_local.cli.progress import step_progress
     from kvnotes_local.cli.session import open_session
-    from kvnotes_local.evaluation.bench import LENGTHS, run_bench
+    from kvnotes_local.evaluation.bench import LENGTHS, longest_length, run_bench
 
+    if svg is not None:
+        check_picture(svg)
     with open_session(options, output) as session, step_progress(output) as step:
         info = session.engine.info
+        if left_out := [f"{one:,}" for one in sorted(set(length or ())) if one > longest_length(info.n_ctx)]:
+            output.note(
+                f"Left out: {', '.join(left_out)} tokens. Lengths have to fit twice into the context of {info.n_ctx:,}; "
+                "use a larger --n-ctx."
+            )
         rows = run_bench(
             session.engine, lengths=length or LENGTHS, repeat=repeat, repair=repair, edits=edits, step=step
         )
-    output.text(f"Model: {info.name}, KV {info.type_k.name}, {info.llama_cpp_version}; medians of {repeat}\n")
+    output.text(f"Model: {info.setting}; times to the first token, medians of {repeat}\n")
     _show(output, rows, edits=edits)
     if svg is not None:
-        from kvnotes_local.cli.svg import Axis, line_plot, write_svg
+        from kvnotes_local.cli.svg import Axis, line_plot
 
         title = f"{info.name}, KV {info.type_k.name}: time to the first token"
         write_svg(svg, line_plot(series(rows), Axis("tokens of the skill"), Axis("milliseconds"), title))
@@ -82,7 +90,18 @@ def series(rows: list[BenchRow]) -> dict[str, list[tuple[float, float]]]:
 
 def _show(output: Output, rows: list[BenchRow], *, edits: bool) -> None:
     output.table(
-        ["tokens", "all read", "skill read", "spliced, cold", "spliced", "in place", "÷", "speedup", "switch", "fork"],
+        [
+            "tokens",
+            "all read",
+            "skill read",
+            "spliced, cold",
+            "spliced",
+            "in place",
+            "÷ in place",
+            "speedup",
+            "switch",
+            "fork",
+        ],
         [
             [
                 f"{row.n_skill_tokens:,}",
@@ -123,6 +142,6 @@ def _show(output: Output, rows: list[BenchRow], *, edits: bool) -> None:
         )
     worst = max(row.proof_error for row in rows)
     output.text(f"\nThe times that answers claim differ from the wall clock by {100 * worst:.1f} % at most.")
-    slower = [f"{row.n_skill_tokens:,}" for row in rows if row.speedup < 1]
+    slower = list(dict.fromkeys(f"{row.n_skill_tokens:,}" for row in rows if row.speedup < 1))
     if slower:
         output.text(f"Splicing is slower than reading at {', '.join(slower)} tokens: read skills that short.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from kvnotes_local.cli.options import (
     with_options,
 )
 from kvnotes_local.cli.output import Output
+from kvnotes_local.cli.svg import check_picture, write_svg
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
@@ -36,7 +38,9 @@ def probe(
     field: Annotated[str | None, typer.Option("--field", help="The field of the chat.")] = None,
     value: Annotated[str | None, typer.Option("--value", help="Another value for it.")] = None,
     ask: Annotated[str | None, typer.Option("--ask", help="The question that the field decides.")] = None,
-    answers: Annotated[str, typer.Option("--answers", help="The two answers, separated by a comma.")] = "Yes,No",
+    answers: Annotated[
+        str | None, typer.Option("--answers", help="The two answers, separated by a comma. Default: Yes,No.")
+    ] = None,
     trials: Annotated[int, typer.Option("--trials", min=32, help="Most questions to ask while searching.")] = 160,
     svg: Annotated[Path | None, typer.Option("--svg", help="Also draw the heat strip of the first case here.")] = None,
     data_dir: DataDirOption = None,
@@ -53,13 +57,18 @@ def probe(
     from kvnotes_local.evaluation.probe import probe as run_probe
     from kvnotes_local.evaluation.probe import summarize
 
+    of_chat = None if chat is None else _question(field, value, ask, answers or "Yes,No")
+    if chat is None and any(given is not None for given in (field, value, ask, answers)):
+        raise UsageError("--field, --value, --ask and --answers are about a chat: give it with --chat.")
+    if svg is not None:
+        check_picture(svg)
     found: list[Probe] = []
     problems: list[str] = []
     with open_session(options, output) as session, step_progress(output) as step:
-        if chat is None:
+        if chat is None or of_chat is None:
             wanted = _bundled(session.engine)
         else:
-            wanted = (_case_of_chat(session.engine, data_dir, chat, field, value, ask, answers),)
+            wanted = (_case_of_chat(session.engine, data_dir, chat, of_chat),)
         for case in wanted:
             if len(found) == cases:
                 break
@@ -86,9 +95,9 @@ def probe(
     if len(found) > 1:
         _show_summary(output, summary, len(found))
     if svg is not None:
-        from kvnotes_local.cli.svg import heat_strip, write_svg
+        from kvnotes_local.cli.svg import heat_strip
 
-        title = f"{found[0].name}: recovery of the decision by each token ({info.name})"
+        title = f"{found[0].name}: recovery of the decision by each token, the field underlined ({info.name})"
         write_svg(svg, heat_strip(found[0].pieces, heat(found[0]), title))
         output.note(f"Picture: {svg}")
     output.document({"model": info.name, "cases": found, "summary": summary, "problems": problems})
@@ -116,27 +125,33 @@ def _bundled(engine: Engine) -> tuple[ProbeCase, ...]:
     return decision_probe_cases(engine, decision_texts())
 
 
-def _case_of_chat(
-    engine: Engine,
-    data_dir: Path | None,
-    chat: str,
-    field: str | None,
-    value: str | None,
-    ask: str | None,
-    answers: str,
-) -> ProbeCase:
-    from kvnotes_local.cli.chats import chat_store
-    from kvnotes_local.evaluation.probe import chat_probe_case
+@dataclass(frozen=True)
+class _Question:
+    """What is asked of a chat: another value for a field, a question, and two answers to it."""
 
+    field: str
+    value: str
+    ask: str
+    answers: tuple[str, str]
+
+
+def _question(field: str | None, value: str | None, ask: str | None, answers: str) -> _Question:
     if not (field and value and ask):
         raise UsageError("--chat needs --field, --value and --ask.")
     both = [answer.strip() for answer in answers.split(",")]
     if len(both) != 2 or not all(both) or both[0] == both[1]:
         raise UsageError(f"--answers {answers!r} is not two answers, separated by a comma.")
+    return _Question(field, value, ask, (both[0], both[1]))
+
+
+def _case_of_chat(engine: Engine, data_dir: Path | None, chat: str, of_chat: _Question) -> ProbeCase:
+    from kvnotes_local.cli.chats import chat_store
+    from kvnotes_local.evaluation.probe import chat_probe_case
+
     stored = chat_store(data_dir).load(chat)
     if stored.summary.model_fingerprint != engine.info.fingerprint:
         raise UsageError(f"The chat {chat} was held with {stored.summary.model_name}; use --model for that one.")
-    return chat_probe_case(chat, stored.segments, field, value, ask, (both[0], both[1]))
+    return chat_probe_case(chat, stored.segments, of_chat.field, of_chat.value, of_chat.ask, of_chat.answers)
 
 
 def _show(output: Output, found: Probe) -> None:

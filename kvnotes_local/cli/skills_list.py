@@ -20,6 +20,7 @@ from kvnotes_local.wording import counted
 if TYPE_CHECKING:
     from kvnotes_local.skills.library import SkillLibrary
     from kvnotes_local.skills.status import ArtifactStatus
+    from kvnotes_local.skills.verdicts import Verdict
 
 _WIDTH = 100
 _CHARS_PER_TOKEN = 4
@@ -182,8 +183,7 @@ def _rows(
         meta = one.stored.meta
         values = ", ".join(f"{field}={value}" for field, value in one.values)
         status = one.state.value + (f": {one.reason}" if one.reason and one.state is not ArtifactState.DAMAGED else "")
-        if one.verdict is not None:
-            status += f", seam of {one.verdict.repair_tokens}"
+        status += "".join(f", {_measured(verdict)}" for verdict in one.verdicts)
         if meta is not None and meta.origin and not one.reason:
             status += f", {meta.origin}"
         if meta is not None and meta.skill != name:
@@ -204,12 +204,28 @@ def _rows(
     return rows
 
 
+def _measured(verdict: Verdict) -> str:
+    """A verdict in a few words: what a splice into a cache of this type does."""
+    if verdict.outcome == "failed":
+        return f"{_kv_type(verdict)}: read"
+    return f"{_kv_type(verdict)}: spliced, seam of {verdict.repair_tokens}"
+
+
+def _kv_type(verdict: Verdict) -> str:
+    """``q8_0`` where keys and values are of one type, else ``f16/q8_0``: keys/values."""
+    keys, _, values = verdict.conditions.kv_type.lower().partition("/")
+    return keys if keys == values else f"{keys}/{values}"
+
+
 def _entry(one: ArtifactStatus) -> dict[str, object]:
     meta = one.stored.meta
     entry: dict[str, object] = {
         "status": one.state.value,
         "reason": one.reason or None,
-        "verdict": one.verdict.outcome.value if one.verdict else None,
+        "verdicts": [
+            {"kv_type": _kv_type(verdict), "verdict": verdict.outcome, "repair_tokens": verdict.repair_tokens}
+            for verdict in one.verdicts
+        ],
         "path": one.stored.path,
         "bytes": one.stored.n_bytes,
         "last_used": int(one.stored.last_used),

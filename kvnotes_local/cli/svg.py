@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
@@ -14,6 +15,20 @@ from kvnotes_local.terminal_text import safe_line
 
 _CHAR, _LINE, _COLUMNS = 8.0, 22, 96
 _COLORS = ("#4269d0", "#ff725c", "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#97bbf5", "#9c6b4e")
+
+
+def check_picture(path: Path) -> None:
+    """Find out before minutes of measuring that a picture cannot be written there. Raises KvnotesError."""
+    folder = next((one for one in path.absolute().parents if one.exists()), path.absolute().parent)
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"{folder} is no folder"
+    elif not os.access(folder, os.W_OK):
+        reason = f"{folder} cannot be written to"
+    else:
+        return
+    raise KvnotesError(f"The picture cannot be written to {path}: {reason}.")
 
 
 def write_svg(path: Path, svg: str) -> None:

@@ -28,6 +28,7 @@ class LlamaModel:
     ) -> None:
         self.path = Path(path)
         self.n_gpu_layers = n_gpu_layers
+        self.on_gpu = n_gpu_layers != 0 and native.supports_gpu()
         self.header = read_gguf_header(self.path)
         native.start()
         params = api.llama_model_default_params()

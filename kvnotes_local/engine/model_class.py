@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine import native
 from kvnotes_local.engine.context import LlamaContext
 from kvnotes_local.engine.live_layout import read_live_layout
 from kvnotes_local.engine.model import LlamaModel
@@ -78,8 +77,13 @@ def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path |
     path = None
     if cache_dir is not None:
         # Another backend rounds angles otherwise; a larger context may choose other frequency factors.
-        on_gpu = model.n_gpu_layers != 0 and native.supports_gpu()
-        parts = (fingerprint, probing_n_ctx(model.pointer, n_ctx), on_gpu, version("llama-cpp-python"), _RECORD_VERSION)
+        parts = (
+            fingerprint,
+            probing_n_ctx(model.pointer, n_ctx),
+            model.on_gpu,
+            version("llama-cpp-python"),
+            _RECORD_VERSION,
+        )
         key = "|".join(map(str, parts))
         path = cache_dir / "rotations" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
         known = _load(path)

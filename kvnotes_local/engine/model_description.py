@@ -64,6 +64,7 @@ def describe(
         kv_bytes_per_token=classified.bytes_per_token,
         chat_format=_with_bos(find_chat_format(model.chat_template, bos, eos), bos if model.adds_bos else ""),
         llama_cpp_version=version("llama-cpp-python"),
+        on_gpu=model.on_gpu,
     )
 
 

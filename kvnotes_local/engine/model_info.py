@@ -27,6 +27,7 @@ class ModelInfo:
     """What is known about the loaded model and its context.
 
     ``rotation_fingerprint``: of the measured rotation; for models whose rows cannot be moved, of the format of a whole state.
+    ``on_gpu``: some of its layers are computed on a GPU.
     """
 
     path: Path
@@ -49,3 +50,14 @@ class ModelInfo:
     kv_bytes_per_token: int
     chat_format: ChatFormat
     llama_cpp_version: str
+    on_gpu: bool
+
+    @property
+    def setting(self) -> str:
+        """What figures were measured with, in one line."""
+        return f"{self.name}, KV {self.type_k.name}, {release(self.llama_cpp_version)}"
+
+
+def release(llama_cpp_version: str) -> str:
+    """A release of llama.cpp as verdicts and tables name it."""
+    return f"llama-cpp-python {llama_cpp_version}"

@@ -58,7 +58,7 @@ def run_bench(
     """
     if engine.info.model_class is not ModelClass.SPLICE:
         raise KvnotesError(f"There is nothing to compare for {engine.info.name}: {engine.info.class_reason}.")
-    fitting = [length for length in sorted(set(lengths)) if 2 * length + _ROOM <= engine.info.n_ctx]
+    fitting = [length for length in sorted(set(lengths)) if length <= longest_length(engine.info.n_ctx)]
     if not fitting:
         raise KvnotesError(
             f"No length fits twice into the context of {engine.info.n_ctx:,} tokens. Use a larger --n-ctx or --length 256."
@@ -68,6 +68,11 @@ def run_bench(
         library, names = bench_skills(engine, Path(folder) / "skills", fitting)
         compiler = SkillCompiler(engine, ArtifactStore(Path(folder) / "artifacts"))
         return [_Length(engine, library, compiler, name, repair, step).row(repeat, edits, rng) for name in names]
+
+
+def longest_length(n_ctx: int) -> int:
+    """Tokens of the longest skill that fits twice, with its chat, into a context of ``n_ctx`` tokens."""
+    return (n_ctx - _ROOM) // 2
 
 
 class _Length:

@@ -74,12 +74,16 @@ def joined(texts: Sequence[DecisionText]) -> DecisionText:
 def choice_margin(engine: Engine, logits: NDArray[np.float32], first: str, second: str) -> float:
     """How much likelier an answer begins with ``first`` than with ``second``: difference of log-probabilities.
 
-    The first tokens of the word as it is, in lower case, and behind a space all count.
+    Beginnings are ``first_tokens``.
     """
 
     def log_mass(word: str) -> float:
-        spellings = {word, word.lower(), f" {word}", f" {word.lower()}"}
-        tokens = sorted({engine.tokenize(spelling)[0] for spelling in spellings})
-        return float(np.logaddexp.reduce(logits[tokens].astype(np.float64)))
+        return float(np.logaddexp.reduce(logits[sorted(first_tokens(engine, word))].astype(np.float64)))
 
     return log_mass(first) - log_mass(second)
+
+
+def first_tokens(engine: Engine, word: str) -> frozenset[int]:
+    """What an answer can begin with that says this: the word as it is, in lower case, and behind a space."""
+    spellings = (word, word.lower(), f" {word}", f" {word.lower()}")
+    return frozenset(engine.tokenize(spelling)[0] for spelling in spellings)

@@ -83,6 +83,10 @@ class Fidelity(ComparedAnswers):
         """Is anything different at all?"""
         return any(bool(np.any(one.kl > 1e-12)) for one in self.answers)
 
+    def over(self, noise: Fidelity) -> float | None:
+        """Mean KL as a multiple of the noise's; None where noise was not seen to move anything."""
+        return self.kl_mean / noise.kl_mean if noise.moved else None
+
 
 @dataclass(frozen=True, eq=False)
 class NoiseFloor:

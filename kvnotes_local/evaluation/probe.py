@@ -20,7 +20,7 @@ from kvnotes_local.engine.plan import Decode, Graft, Keep, Part
 from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.evaluation.answering import built, forked
-from kvnotes_local.evaluation.decision_cases import DecisionText, choice_margin
+from kvnotes_local.evaluation.decision_cases import DecisionText, choice_margin, first_tokens
 from kvnotes_local.evaluation.statistics import Estimate, estimate
 from kvnotes_local.notebook.changes import EVERYTHING, Draft, field_values
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
@@ -98,10 +98,15 @@ class Probe:
 def probe(
     engine: Engine, case: ProbeCase, *, max_trials: int = MAX_TRIALS, seed: int = 0, step: Step = lambda what: None
 ) -> Probe:
-    """Probe one case. Raises KvnotesError for a model whose rows cannot be swapped, or where the decision hardly changes;
-    UsageError for a field that is not in the context."""
+    """Probe one case. Raises KvnotesError for a model whose rows cannot be swapped, where answers begin alike, or
+    where the decision hardly changes; UsageError for a field that is not in the context."""
     if engine.info.model_class is not ModelClass.SPLICE:
         raise KvnotesError(f"Rows of {engine.info.name} cannot be swapped: {engine.info.class_reason}.")
+    if first_tokens(engine, case.answers[0]) == first_tokens(engine, case.answers[1]):
+        raise KvnotesError(
+            f"{case.answers[0]!r} and {case.answers[1]!r} begin with the same token, and answers are told apart by their first "
+            "one. Use answers that begin differently."
+        )
     readings = _Readings.of(engine, case)
     with ExitStack() as stack:
         step("reading the context with both values")
@@ -285,10 +290,13 @@ def decision_probe_cases(engine: Engine, texts: Sequence[DecisionText]) -> tuple
 def chat_probe_case(
     name: str, segments: Sequence[Segment], field: str, value: str, ask: str, answers: tuple[str, str]
 ) -> ProbeCase:
-    """A case out of a chat: what would another value of this field change? Raises UsageError for an unknown field."""
+    """A case out of a chat: what would another value of this field change? Raises UsageError for an unknown field, or its
+    own value."""
     values = field_values(segments)
     if field not in values:
         raise UsageError(f"The chat {name} has no field {field!r}. Its fields: {', '.join(values) or 'none'}.")
+    if values[field] == value:
+        raise UsageError(f"The field {field!r} of the chat {name} is {value!r} already. Give another value for it.")
     kept = tuple(segment for segment in segments if segment.kind is not Kind.ERRATUM)
     return ProbeCase(f"chat {name}", kept, field, (values[field], value), ask, answers)
 

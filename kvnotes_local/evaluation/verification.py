@@ -51,13 +51,14 @@ def verify_skill(
     """
     effort = effort or Effort()
     check_can_splice(engine.info)
+    questions = skill_questions(load_questions(skill), effort.n_questions)  # before minutes of compiling
     compiled = compiler.compile(skill, n_leads=DEFAULT_N_LEADS, progress=progress)
     own = None if skill.settings.repair is None else (skill.settings.repair,)
     result = run_gate(
         engine,
         [compiled],
         effort.contexts or bundled_contexts(engine),
-        skill_questions(load_questions(skill), effort.n_questions),
+        questions,
         other=other,
         seams=effort.seams or own,
         n_positions=effort.n_positions,
@@ -93,10 +94,10 @@ def verify_together(
     """Measure skills spliced one behind the other. Nothing is kept: verdicts are about single skills. Raises as above."""
     effort = effort or Effort()
     check_can_splice(engine.info)
-    compiled: list[CompiledSkill] = [compiler.compile(skill, progress=progress) for skill in skills]
     questions: tuple[Question, ...] = ()
     for skill in skills:
         questions += skill_questions(load_questions(skill), max(1, effort.n_questions // len(skills)))[:-1]
+    compiled: list[CompiledSkill] = [compiler.compile(skill, progress=progress) for skill in skills]
     return run_gate(
         engine,
         compiled,

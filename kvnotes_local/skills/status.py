@@ -9,6 +9,7 @@ from enum import StrEnum
 from importlib.metadata import version
 
 from kvnotes_local.engine.artifact_meta import ArtifactKind, ArtifactMeta, rows_version, text_sha256
+from kvnotes_local.engine.model_info import release
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.artifact_store import ArtifactStore, StoredArtifact
 from kvnotes_local.skills.library import SkillLibrary
@@ -17,9 +18,9 @@ from kvnotes_local.skills.verdicts import Outcome, Verdict
 
 
 class ArtifactState(StrEnum):
-    """COMPILED: as the skill is now. GATE_FAILED: so, too, but splicing it was measured to be worse than reading. STALE: made
-    from something else, see the reason. UNCHECKED: imported, waits for its model. OTHER_VERSION: sound, but of another
-    version of kvnotes-local. DAMAGED: cannot be read."""
+    """COMPILED: as the skill is now. GATE_FAILED: so, too, but splicing it was measured to be worse than reading, with
+    one KV type at least. STALE: made from something else, see the reason. UNCHECKED: imported, waits for its model.
+    OTHER_VERSION: sound, but of another version of kvnotes-local. DAMAGED: cannot be read."""
 
     COMPILED = "compiled"
     GATE_FAILED = "gate failed"
@@ -32,13 +33,13 @@ class ArtifactState(StrEnum):
 @dataclass(frozen=True)
 class ArtifactStatus:
     """One artifact of a skill. ``reason``: why it is stale or damaged. ``values``: of the fields it was made with, where they
-    differ from the defaults. ``verdict``: the last one for this build of llama.cpp, the failed one where there are several."""
+    differ from the defaults. ``verdicts``: what was measured with the installed llama.cpp, a verdict a KV type."""
 
     stored: StoredArtifact
     state: ArtifactState
     reason: str = ""
     values: tuple[tuple[str, str], ...] = ()
-    verdict: Verdict | None = None
+    verdicts: tuple[Verdict, ...] = ()
 
 
 def artifact_states(
@@ -51,7 +52,10 @@ def artifact_states(
     artifacts of skills that are gone are under their old names."""
     installed = version("llama-cpp-python")
     texts = _Texts(library)
-    known = {one.conditions.artifact_key: one for one in sorted(verdicts, key=_failed_last)}
+    known: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in sorted(verdicts, key=lambda one: (one.conditions.kv_type, one.created)):
+        if verdict.conditions.build.startswith(f"{release(installed)}, "):  # what another one passed says nothing
+            known[verdict.conditions.artifact_key].append(verdict)
     found: dict[str, list[ArtifactStatus]] = defaultdict(list)
     for one in stored:
         if one.meta is None:
@@ -62,10 +66,10 @@ def artifact_states(
             found[one.path.stem.rsplit("-", 1)[0]].append(status)
             continue
         reason, values = _staleness(one.meta, texts, installed)
-        verdict = known.get(one.meta.key)
-        failed = verdict is not None and verdict.outcome is Outcome.FAILED
+        measured = tuple(known[one.meta.key])
+        failed = any(verdict.outcome is Outcome.FAILED for verdict in measured)
         state = ArtifactState.STALE if reason else ArtifactState.GATE_FAILED if failed else ArtifactState.COMPILED
-        found[one.meta.skill.partition("/")[0]].append(ArtifactStatus(one, state, reason, values, verdict))
+        found[one.meta.skill.partition("/")[0]].append(ArtifactStatus(one, state, reason, values, measured))
     for one in waiting:
         if one.meta is not None:
             name = one.meta.skill.partition("/")[0]
@@ -108,10 +112,6 @@ def _same_llama_cpp(meta: ArtifactMeta, installed: str) -> bool:
     if meta.kind is ArtifactKind.STATE:
         return meta.llama_cpp_version == installed
     return rows_version(meta.llama_cpp_version) == rows_version(installed)
-
-
-def _failed_last(verdict: Verdict) -> tuple[bool, str]:
-    return verdict.outcome is Outcome.FAILED, verdict.created
 
 
 def exportable(library: SkillLibrary, store: ArtifactStore, skill: Skill) -> dict[str, tuple[StoredArtifact, ...]]:

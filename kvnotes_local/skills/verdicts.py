@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.engine.model_info import ModelInfo, release
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.small_file import read_json
 
@@ -33,7 +33,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a verdict holds for. ``kv_type``: keys/values of the live cache; ``build``: llama.cpp and where it runs."""
+    """What a verdict holds for. ``kv_type``: keys/values of the live cache; ``build``: llama.cpp and where it runs, see
+    ``build_of``."""
 
     artifact_key: str
     kv_type: str
@@ -61,9 +62,12 @@ class Verdict:
 
 def conditions_of(info: ModelInfo, artifact_key: str) -> Conditions:
     """What a verdict about this artifact in this engine holds for."""
-    return Conditions(
-        artifact_key, f"{info.type_k.name}/{info.type_v.name}", f"llama-cpp-python {info.llama_cpp_version}"
-    )
+    return Conditions(artifact_key, f"{info.type_k.name}/{info.type_v.name}", build_of(info))
+
+
+def build_of(info: ModelInfo) -> str:
+    """The release of llama.cpp and what it computes on: another kind of device rounds otherwise."""
+    return f"{release(info.llama_cpp_version)}, {'GPU' if info.on_gpu else 'CPU'}"
 
 
 class VerdictStore:

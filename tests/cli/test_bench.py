@@ -20,6 +20,7 @@ def test_every_length_has_a_row_with_all_times(kvnotes: Kvnotes, zoo_directory: 
     assert run.code == 0, run.err
     rows = json.loads(run.out)["rows"]
     assert len(rows) == 2  # 4,096 tokens do not fit twice into the context
+    assert "Left out: 4,096 tokens" in run.err
     for row, length in zip(rows, (256, 512), strict=True):
         assert abs(row["n_skill_tokens"] - length) < 0.1 * length
         times = [row[key] for key in ("recompute_ms", "splice_ms", "first_token_ms", "prefix_hit_ms", "whole_ms")]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from kvnotes_local.engine.artifact import read_artifact_meta
 from kvnotes_local.engine.fingerprint import model_fingerprint
+from kvnotes_local.engine.model_info import release
 from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from kvnotes_local.skills.speeds import ModelSpeed, SpeedMemory
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict, VerdictStore
@@ -90,16 +92,38 @@ def test_list_names_artifacts_of_another_version_and_gc_deletes_them(
     assert entry(kvnotes_here, skills, "harbour")["artifacts"][0]["status"] == "compiled"
 
 
-def test_list_tells_a_failed_gate(kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path) -> None:
+def test_list_tells_what_was_measured_with_each_kv_type(
+    kvnotes_here: Kvnotes, skills: Path, tiny: Path, tmp_path: Path
+) -> None:
     assert kvnotes_here("skills", "compile", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny).code == 0
     (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]
     key = read_artifact_meta(Path(one["path"])).key
     verdicts = VerdictStore(tmp_path / "cache" / "verdicts")
-    for outcome, status in ((Outcome.PASSED, "compiled"), (Outcome.FAILED, "gate failed")):
-        conditions = Conditions(key, outcome.value, "some build")
+
+    def keep(kv_type: str, outcome: Outcome, llama_cpp_version: str) -> None:
+        conditions = Conditions(key, kv_type, f"{release(llama_cpp_version)}, CPU")
         verdicts.put(Verdict(conditions, outcome, "pilot", "llama", 8, 0.9, 1.0, 0.1, 0.5, 0.9, 64, "2026-01-31"))
+
+    def listed() -> tuple[str, list[tuple[str, str]], str]:
         (one,) = entry(kvnotes_here, skills, "pilot")["artifacts"]
-        assert (one["status"], one["verdict"]) == (status, outcome.value)
+        (line,) = (
+            text
+            for text in kvnotes_here("skills", "list", "--skills-dir", skills).out.splitlines()
+            if text.startswith("pilot")
+        )
+        return one["status"], [(told["kv_type"], told["verdict"]) for told in one["verdicts"]], line
+
+    keep("F16/F16", Outcome.FAILED, "0.0.1")  # another llama.cpp: what it found does not hold any more
+    assert listed()[:2] == ("compiled", [])
+    installed = version("llama-cpp-python")
+    keep("F16/F16", Outcome.PASSED, installed)
+    status, told, line = listed()
+    assert (status, told) == ("compiled", [("f16", "passed")])
+    assert "f16: spliced, seam of 8" in line
+    keep("Q8_0/Q8_0", Outcome.FAILED, installed)
+    status, told, line = listed()
+    assert (status, told) == ("gate failed", [("f16", "passed"), ("q8_0", "failed")])
+    assert "f16: spliced, seam of 8, q8_0: read" in line
 
 
 @pytest.mark.slow
@@ -117,8 +141,8 @@ def test_compile_with_verify_measures_once_and_keeps_the_verdict(
     verdicts = VerdictStore(tmp_path / "cache" / "verdicts").list()
     (kept,) = (verdict for verdict in verdicts if verdict.conditions.artifact_key == key)
     assert json.loads(compiled.out)["artifacts"][0]["path"] == one["path"]
-    assert one["verdict"] == kept.outcome.value == told["verdict"]
-    assert one["status"] == {"passed": "compiled", "failed": "gate failed"}[one["verdict"]]
+    assert [shown["verdict"] for shown in one["verdicts"]] == [kept.outcome.value] == [told["verdict"]]
+    assert one["status"] == {"passed": "compiled", "failed": "gate failed"}[told["verdict"]]
     # A verdict that is there is not measured again.
     again = kvnotes_here(
         "skills", "compile", "pilot", "--skills-dir", skills, "--threads", 1, "--model", tiny, "--verify", "--json"

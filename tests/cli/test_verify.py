@@ -58,6 +58,7 @@ def test_a_gate_that_does_not_hold_is_exit_code_3_and_the_skill_is_read(
     read = kvnotes("ask", "What?", "--skill", "lamp", *how)
     assert json.loads(read.out)["tokens"]["spliced"] == 0
     assert "measured to be worse" in read.err
+    assert any("measured to be worse" in notice for notice in json.loads(read.out)["notices"])
     spliced = kvnotes("ask", "What?", "--skill", "lamp", "--splice-anyway", *how)
     assert json.loads(spliced.out)["tokens"]["spliced"] > 0
 
@@ -77,7 +78,15 @@ def test_a_stored_chat_serves_as_context(kvnotes: Kvnotes, arguments: list[objec
     assert json.loads(run.out)["results"][0]["n_positions"] <= 8
 
 
-@pytest.mark.parametrize("wrong", [["--together", "lamp"], ["lamp", "--together", "lamp,bike"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--together", "lamp"],
+        ["lamp", "--together", "lamp,bike"],
+        ["--together", "lamp,lamp"],
+        ["lamp", "--all"],
+    ],
+)
 def test_requests_that_make_no_sense_are_usage_errors(
     kvnotes: Kvnotes, arguments: list[object], wrong: list[object]
 ) -> None:
@@ -90,3 +99,45 @@ def test_models_that_do_not_splice_have_nothing_to_measure(
     run = kvnotes("verify", "lamp", "--model", zoo_model("mamba", zoo_directory), *arguments[2:])
     assert run.code == 1
     assert "nothing to measure" in run.err
+
+
+def test_a_seam_that_was_asked_for_and_fails_leaves_splicing_as_it_was_and_says_so(
+    kvnotes: Kvnotes, arguments: list[object], zoo_directory: Path
+) -> None:
+    deep = ["--model", deep_model(zoo_directory), *arguments[2:]]
+    run = kvnotes("verify", "lamp", *deep, "--repair", 2)
+    assert run.code == 3, run.err
+    assert "not kept" in run.out
+    assert "from now on" not in run.out
+    how = [*deep[:2], "--threads", 1, "--n-ctx", 4096, *deep[-2:], "--max-tokens", 1, "--json"]
+    assert json.loads(kvnotes("ask", "What?", "--skill", "lamp", *how).out)["tokens"]["spliced"] > 0
+
+
+@pytest.mark.parametrize("broken", ["too long", "bad evals"])
+def test_a_skill_that_cannot_be_measured_does_not_stop_the_others(
+    kvnotes: Kvnotes, arguments: list[object], tmp_path: Path, broken: str
+) -> None:
+    folder = simple_skill(tmp_path / "skills" / "broken", SKILL_TEXT * (200 if broken == "too long" else 1))
+    if broken == "bad evals":
+        (folder / "evals.jsonl").write_text('{"ask": "What?", "expect": "It.", "choices": ["It."]}\n')
+    run = kvnotes("verify", "broken", "lamp", *arguments, "--json")
+    assert run.code == 1
+    document = json.loads(run.out)
+    assert [one["skill"] for one in document["results"]] == ["lamp"]
+    assert [one["skill"] for one in document["problems"]] == ["broken"]
+    assert "1 of 2 skills could not be measured: broken" in run.err
+    if broken == "bad evals":  # known before anything was computed for it
+        assert not list((tmp_path / "cache" / "artifacts").glob("*/broken-*"))
+
+
+def test_questions_that_come_with_a_skill_may_be_open_and_those_left_out_are_told(
+    kvnotes: Kvnotes, arguments: list[object], tmp_path: Path
+) -> None:
+    lines = [{"ask": "Say it again."}, {"ask": "What is it?", "expect": "A lamp.", "choices": ["A lamp.", "A bike."]}]
+    path = tmp_path / "skills" / "lamp" / "evals.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    both = kvnotes("verify", "lamp", *arguments, "--json")
+    assert json.loads(both.out)["results"][0]["decisions"] == 3  # the question with choices, in three chats
+    one = kvnotes("verify", "lamp", *arguments, "--questions", 1)
+    assert "1 of its 2 questions" in one.err
+    assert "3 chats × 2 questions" in one.out  # that one and the bundled open one

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from skill_samples import simple_skill
 
-from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.evals import SkillQuestion, load_questions
+from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.library import SkillLibrary, bundled_skills
 from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
 from kvnotes_local.skills.skill import Skill
-from kvnotes_local.skills.skill_file import load_skill
 
 NAMES = ("harbor-lore", "night-clerk", "python-style", "refund-policy", "release-checklist", "sql-tool")
 
@@ -59,23 +54,3 @@ def test_the_demo_policy_states_its_fields_once_each_in_its_rules(skills: dict[s
     assert fields["refund window"] == "30 days"
     assert fields["approval limit"] == "200 euros"
     assert "The refund window is 14 days. It starts" in skills["refund-policy"].text({"refund window": "14 days"})
-
-
-def test_questions_are_read_and_broken_ones_refused_with_their_line(tmp_path: Path) -> None:
-    folder = simple_skill(tmp_path / "s")
-    skill = load_skill(folder)
-    assert load_questions(skill) == ()
-
-    file = folder / "evals.jsonl"
-    file.write_text('{"ask": "a?", "expect": "x", "choices": ["x", "y"]}\n\n')
-    assert load_questions(skill) == (SkillQuestion("a?", "x", ("x", "y")),)
-
-    for line in (
-        "{", "3", "[" * 100_000, '{"ask": "a"}', '{"ask": "a", "expect": "z", "choices": ["x", "y"]}',
-        '{"ask": "a", "expect": "x", "choices": ["x"]}', '{"ask": "a", "expect": "x", "choices": ["x", "x"]}',
-        '{"ask": "a", "expect": "x", "choices": ["x", 3]}', '{"ask": " ", "expect": "x", "choices": ["x", "y"]}',
-        '{"ask": "a", "expect": "x", "choices": "xy"}',
-    ):  # fmt: skip
-        file.write_text('{"ask": "a?", "expect": "x", "choices": ["x", "y"]}\n' + line + "\n")
-        with pytest.raises(SkillError, match="Line 2 of "):
-            load_questions(skill)

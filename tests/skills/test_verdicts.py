@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict, VerdictStore
+from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict, VerdictStore, conditions_of
+from tests.conftest import MakeEngine
 
-CONDITIONS = Conditions("a" * 64, "F16/F16", "llama-cpp-python 0.3.36")
+CONDITIONS = Conditions("a" * 64, "F16/F16", "llama-cpp-python 0.3.36, CPU")
 VERDICT = Verdict(
     conditions=CONDITIONS,
     outcome=Outcome.PASSED,
@@ -40,7 +41,7 @@ def test_a_verdict_is_found_again(store: VerdictStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"artifact_key": "b" * 64}, {"kv_type": "Q8_0/Q8_0"}, {"build": "llama-cpp-python 0.3.37"}]
+    "change", [{"artifact_key": "b" * 64}, {"kv_type": "Q8_0/Q8_0"}, {"build": "llama-cpp-python 0.3.37, CPU"}]
 )
 def test_a_verdict_is_stale_when_any_condition_changes(store: VerdictStore, change: dict[str, str]) -> None:
     store.put(VERDICT)
@@ -92,3 +93,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "verdicts").write_text("a file")
     with pytest.raises(KvnotesError, match="--cache-dir"):
         VerdictStore(tmp_path / "verdicts").put(VERDICT)
+
+
+def test_a_verdict_of_the_cpu_does_not_hold_on_a_gpu_nor_the_other_way_round(tiny_engine: MakeEngine) -> None:
+    info = tiny_engine("llama").info
+    assert conditions_of(info, "k") == conditions_of(replace(info, n_ctx=512), "k")
+    assert conditions_of(info, "k") != conditions_of(replace(info, on_gpu=not info.on_gpu), "k")

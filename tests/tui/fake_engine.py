@@ -151,6 +151,7 @@ class FakeEngine:
             kv_bytes_per_token=23_040,
             chat_format=FORMAT,
             llama_cpp_version=version("llama-cpp-python"),
+            on_gpu=False,
         )
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:

@@ -93,7 +93,7 @@ class RunBench(EngineRequest):
         lengths = [n for n in self.lengths if 2 * n < info.n_ctx] or [info.n_ctx // 4]
         with chat_aside(desk):
             rows = run_bench(engine, lengths=lengths, repeat=self.repeat, edits=False, step=desk.step)
-        desk.tell(BenchDone(f"{info.name}, KV {info.type_k.name}, {info.llama_cpp_version}", tuple(rows)))
+        desk.tell(BenchDone(info.setting, tuple(rows)))
 
 
 @dataclass(frozen=True)
@@ -123,4 +123,4 @@ class RunProbe(EngineRequest):
                     if number == len(cases) or desk.stop.is_set():
                         raise
                     desk.tell(Notice(str(error)))  # the next case may decide more clearly
-        desk.tell(ProbeDone(f"{info.name}, KV {info.type_k.name}, {info.llama_cpp_version}", found))
+        desk.tell(ProbeDone(info.setting, found))
