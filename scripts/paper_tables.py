@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +146,10 @@ def edits(bench: Bench) -> dict[str, Any]:
     }
 
 
-def toggles(bench: Bench) -> list[dict[str, Any]]:
+def toggles(bench: Bench, *, apart: bool = False) -> list[dict[str, Any]]:
     """One field toggled 28 times in one chat."""
     levels = (EditLevel.FIELD_ERRATUM, EditLevel.ERRATUM, EditLevel.FIELD)
-    return [asdict(toggle(bench.engine, bench.texts()[0], level, tell=bench.step)) for level in levels]
+    return [asdict(toggle(bench.engine, bench.texts()[0], level, apart=apart, tell=bench.step)) for level in levels]
 
 
 def agents(bench: Bench) -> list[dict[str, Any]]:
@@ -187,6 +188,12 @@ SECTIONS = {
     "length": Section("Time to the first token by length of the skill", length, length_table, length_advice),
     "edits": Section("Levels of an edit", edits, edits_table, edits_advice),
     "toggles": Section("One field toggled 28 times", toggles, scenario_table, scenario_advice),
+    "toggles-apart": Section(
+        "One field toggled 28 times, each question taken back",
+        partial(toggles, apart=True),
+        scenario_table,
+        scenario_advice,
+    ),
     "agent": Section("Skills taken in and edited", agents, scenario_table, scenario_advice),
     "notes": Section("Where the notes are", notes, probe_table),
 }

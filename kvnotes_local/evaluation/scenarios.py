@@ -50,9 +50,16 @@ class ScenarioRow:
 
 
 def toggle(
-    engine: Engine, text: DecisionText, level: EditLevel, *, n: int = N_TOGGLES, tell: Tell = lambda what: None
+    engine: Engine,
+    text: DecisionText,
+    level: EditLevel,
+    *,
+    n: int = N_TOGGLES,
+    apart: bool = False,
+    tell: Tell = lambda what: None,
 ) -> ScenarioRow:
-    """The first field of a text set to its other value and back, ``n`` times, with a question after each."""
+    """The first field of a text set to its other value and back, ``n`` times, with a question after each. ``apart``: each
+    question is taken back, so that no answer stands in the chat for the next one to follow."""
     case = text.cases[0]
     steps: list[Step] = []
     expected = []
@@ -61,6 +68,8 @@ def toggle(
         expected.append(case.answers[which])
         steps.append(Step(len(steps) + 1, "set", {case.field: case.values[which]}, {"level": level.value}))
         steps.append(Step(len(steps) + 1, "ask", case.ask, {"choices": list(case.answers), "max_tokens": 1}))
+        if apart:
+            steps.append(Step(len(steps) + 1, "undo", 1, {}))
     notebook = Notebook(engine, system=text.text)
     try:
         notebook.read()

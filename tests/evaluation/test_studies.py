@@ -80,6 +80,14 @@ def test_edits_in_a_model_without_notes_are_those_of_recompute(engine: LlamaEngi
     assert toggle(engine, TEXT, EditLevel.ERRATUM, n=4).cosine_min < row.cosine_min
 
 
+def test_questions_that_are_taken_back_leave_no_trace_in_the_next_ones(engine: LlamaEngine) -> None:
+    """With the same value, each is asked in the same chat as the one before last."""
+    apart = toggle(engine, TEXT, EditLevel.ERRATUM, n=4, apart=True)
+    assert apart.first_half == pytest.approx(apart.second_half, abs=1e-4)
+    kept = toggle(engine, TEXT, EditLevel.ERRATUM, n=4)
+    assert kept.first_half != pytest.approx(kept.second_half, abs=1e-4)
+
+
 def test_the_table_of_edits_is_over_those_that_flip(engine: LlamaEngine) -> None:
     outcomes = [one for text in (TEXT, TEXT.reversed()) for one in measure_edits(engine, text)]
     assert {one.change for one in outcomes} == {
