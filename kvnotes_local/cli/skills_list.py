@@ -207,14 +207,8 @@ def _rows(
 def _measured(verdict: Verdict) -> str:
     """A verdict in a few words: what a splice into a cache of this type does."""
     if verdict.outcome == "failed":
-        return f"{_kv_type(verdict)}: read"
-    return f"{_kv_type(verdict)}: spliced, seam of {verdict.repair_tokens}"
-
-
-def _kv_type(verdict: Verdict) -> str:
-    """``q8_0`` where keys and values are of one type, else ``f16/q8_0``: keys/values."""
-    keys, _, values = verdict.conditions.kv_type.lower().partition("/")
-    return keys if keys == values else f"{keys}/{values}"
+        return f"{verdict.conditions.kv_name.lower()}: read"
+    return f"{verdict.conditions.kv_name.lower()}: spliced, seam of {verdict.repair_tokens}"
 
 
 def _entry(one: ArtifactStatus) -> dict[str, object]:
@@ -223,7 +217,11 @@ def _entry(one: ArtifactStatus) -> dict[str, object]:
         "status": one.state.value,
         "reason": one.reason or None,
         "verdicts": [
-            {"kv_type": _kv_type(verdict), "verdict": verdict.outcome, "repair_tokens": verdict.repair_tokens}
+            {
+                "kv_type": verdict.conditions.kv_name.lower(),
+                "verdict": verdict.outcome,
+                "repair_tokens": verdict.repair_tokens,
+            }
             for verdict in one.verdicts
         ],
         "path": one.stored.path,

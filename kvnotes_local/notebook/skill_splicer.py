@@ -74,7 +74,7 @@ class SkillSplicer:
         if verdict is None or verdict.outcome is Outcome.PASSED:
             return False
         self.notice(
-            f"Splicing {skill.name} was measured to be worse than reading it with this model and {verdict.conditions.kv_type} "
-            f"KV (mean KL {verdict.kl_mean:.4f}, noise {verdict.noise_kl_mean:.4f}), so it is read now."
+            f"Splicing {skill.name} was measured to be worse than reading it with this model and {verdict.conditions.kv_name} "
+            f"KV (mean KL {verdict.kl_mean:.4f} nats, noise {verdict.noise_kl_mean:.4f}), so it is read now."
         )
         return True

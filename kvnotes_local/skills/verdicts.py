@@ -40,6 +40,12 @@ class Conditions:
     kv_type: str
     build: str
 
+    @property
+    def kv_name(self) -> str:
+        """``Q8_0`` where keys and values are of one type, else both: ``F16/Q8_0``."""
+        keys, _, values = self.kv_type.partition("/")
+        return keys if keys == values else self.kv_type
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -170,7 +170,7 @@ class SkillsChanged(News):
 
 
 @dataclass
-class SkillCompiled(News):
+class SkillCompiled(SkillsChanged):
     """An artifact was made, or was there. ``seconds``: 0 for one that was there."""
 
     skill: str
@@ -220,7 +220,7 @@ class MemoryEstimated(News):
 
 
 @dataclass
-class SkillVerified(News):
+class SkillVerified(SkillsChanged):
     """Splicing a skill was measured against reading it."""
 
     skill: str

@@ -84,7 +84,7 @@ def check_report(check: LiveCheck) -> Content:
         Content(
             f"{check.n_changed:,} of {check.n_tokens:,} tokens are not as reading afresh would have made them. "
             f"Along the answers, {check.n_positions:,} positions: top-1 agreement {check.top1_agreement:.3f}, "
-            f"mean KL {check.kl_mean:.4f}, cosine {check.cosine_mean:.5f}."
+            f"mean KL {check.kl_mean:.4f} nats, cosine {check.cosine_mean:.5f}."
         ),
         Content(""),
     ]

@@ -116,6 +116,7 @@ def test_an_engine_killed_twice_in_an_answer_is_restarted_more_safely(
 def test_a_skill_goes_out_as_a_file_and_comes_back_checked(play: Play, tmp_path: Path, zoo_directory: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.say("/compile night-clerk")
+        assert "night-clerk: " in stage.app.session.said.text  # though the screen of the skills has not been opened yet
         archive = tmp_path / "night-clerk.kvnotes.zip"
         await stage.say(f"/skills export night-clerk {archive}")
         assert archive.is_file()
@@ -160,6 +161,10 @@ def test_a_skill_is_verified_and_the_verdict_is_shown(play: Play, tmp_path: Path
     async def scene(stage: Stage) -> None:
         await stage.say("/verify night-clerk")
         (verified,) = stage.heard(SkillVerified)
+        # Said where it was asked for, though the screen of the skills has not been opened yet.
+        assert (
+            "may be spliced" if verified.result.passed else "read instead of spliced"
+        ) in stage.app.session.said.text
         stage.app.action_go("skills")
         await stage.pilot.pause()
         await stage.idle()

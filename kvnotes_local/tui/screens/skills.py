@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual import events, on
@@ -16,16 +15,14 @@ from textual.widgets import DataTable, Static
 from kvnotes_local.cli.output import human_bytes
 from kvnotes_local.skills.verdicts import Outcome, Verdict
 from kvnotes_local.terminal_text import safe_line, safe_text
-from kvnotes_local.tui.news import ModelReady, SkillCompiled, SkillsListed, SkillVerified
+from kvnotes_local.tui.news import ModelReady, SkillsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
 from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.views import SkillRow
 from kvnotes_local.tui.workbench.chat_requests import SpliceSkill
 from kvnotes_local.tui.workbench.file_requests import ListSkills
 from kvnotes_local.tui.workbench.skill_requests import CompileSkill
-
-if TYPE_CHECKING:
-    from kvnotes_local.evaluation.gate import GateResult
+from kvnotes_local.wording import counted
 
 NO_FINDINGS = "Lint: nothing to remark."
 
@@ -120,17 +117,6 @@ class SkillsScreen(KvnotesScreen):
         text.update(Content(safe_text(skill.text)))
         self.query_one("#skill").scroll_home(animate=False)
 
-    @on(SkillVerified)
-    def _verified(self, news: SkillVerified) -> None:
-        self.kvnotes.tell(gate_text(news.skill, news.result))
-        self.action_refresh()
-
-    @on(SkillCompiled)
-    def _compiled(self, news: SkillCompiled) -> None:
-        took = f" in {news.seconds:.1f} s" if news.seconds else ", it was up to date"
-        self.kvnotes.tell(f"{news.skill}: {news.n_tokens:,} tokens, {human_bytes(news.n_bytes)}{took}.")
-        self.action_refresh()
-
     @property
     def chosen(self) -> SkillRow | None:
         row, skills = self.query_one(DataTable).cursor_row, self.session.skills
@@ -184,19 +170,12 @@ class SkillsScreen(KvnotesScreen):
 def verdict_text(verdict: Verdict) -> str:
     """A kept verdict in one line."""
     what = (
-        f"may be spliced with {verdict.repair_tokens} seam tokens"
+        f"may be spliced with {counted(verdict.repair_tokens, 'seam token')}"
         if verdict.outcome is Outcome.PASSED
         else "splicing fails, so it is read"
     )
     return (
-        f"Verified: {what}. Mean KL {verdict.kl_mean:.4f} (reading again: {verdict.noise_kl_mean:.4f}), "
+        f"Verified with {verdict.conditions.kv_name} KV: {what}. "
+        f"Mean KL {verdict.kl_mean:.4f} nats (reading again: {verdict.noise_kl_mean:.4f}), "
         f"top-1 {verdict.top1_agreement:.3f} ({verdict.noise_top1_agreement:.3f}), {verdict.n_positions} positions"
     )
-
-
-def gate_text(skill: str, result: GateResult) -> str:
-    """A new verdict in one line."""
-    best = result.best
-    if result.passed:
-        return f"{skill} may be spliced with {best.repair_tokens} tokens at the seam computed."
-    return f"{skill} fails: {'; '.join(best.failures)}. For this model it is read instead of spliced from now on."

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.tui.news import BenchDone, ChatVerified, Notice, ProbeDone, SkillVerified
 from kvnotes_local.tui.workbench.chat_requests import open_on_desk
 from kvnotes_local.tui.workbench.desk import EngineDesk, EngineRequest
+from kvnotes_local.wording import counted
+
+if TYPE_CHECKING:
+    from kvnotes_local.evaluation.gate import GateResult
 
 BENCH_LENGTHS = (256, 512, 1024, 2048)
 BENCH_REPEAT = 3
@@ -52,6 +57,7 @@ class VerifySkill(EngineRequest):
                 progress=desk.progress,
                 step=desk.step,
             )
+        desk.tell(Notice(gate_text(self.name, result)))
         desk.tell(SkillVerified(self.name, result))
 
 
@@ -124,3 +130,11 @@ class RunProbe(EngineRequest):
                         raise
                     desk.tell(Notice(str(error)))  # the next case may decide more clearly
         desk.tell(ProbeDone(info.setting, found))
+
+
+def gate_text(skill: str, result: GateResult) -> str:
+    """A new verdict in one line."""
+    best = result.best
+    if result.passed:
+        return f"{skill} may be spliced with {counted(best.repair_tokens, 'token')} at the seam computed."
+    return f"{skill} fails: {'; '.join(best.failures)}. With this model and KV type it is read instead of spliced from now on."

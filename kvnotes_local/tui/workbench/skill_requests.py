@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvnotes_local.tui.news import SkillCompiled
+from kvnotes_local.cli.output import human_bytes
+from kvnotes_local.tui.news import Notice, SkillCompiled
 from kvnotes_local.tui.workbench.desk import EngineDesk, EngineRequest
 
 
@@ -26,4 +27,6 @@ class CompileSkill(EngineRequest):
         compiled = model.compiler.compile(skill, force=self.force, progress=desk.progress)
         if compiled.prefill_tokens_per_second:
             model.speed.add(compiled.n_tokens, compiled.n_tokens / compiled.prefill_tokens_per_second)
+        took = f" in {compiled.seconds:.1f} s" if compiled.seconds else ", it was up to date"
+        desk.tell(Notice(f"{self.name}: {compiled.n_tokens:,} tokens, {human_bytes(compiled.n_bytes)}{took}."))
         desk.tell(SkillCompiled(self.name, compiled.n_tokens, compiled.n_bytes, compiled.seconds))
