@@ -16,7 +16,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.svg import check_picture, write_svg
-from kvnotes_local.errors import KvnotesError, UsageError
+from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 
@@ -64,7 +64,7 @@ def probe(
         check_picture(svg)
     found: list[Probe] = []
     problems: list[str] = []
-    with open_session(options, output) as session, step_progress(output) as step:
+    with open_session(options, output) as session, step_progress(output, session.interrupted) as step:
         if chat is None or of_chat is None:
             wanted = _bundled(session.engine)
         else:
@@ -81,10 +81,10 @@ def probe(
                         step=lambda what, name=case.name: step(f"{name}: {what}"),  # type: ignore[misc]
                     )
                 )
-            except UsageError:
+            except (UsageError, Cancelled):
                 raise
             except KvnotesError as error:
-                if chat is not None or (case is wanted[-1] and not found):
+                if session.interrupted.is_set() or chat is not None or (case is wanted[-1] and not found):
                     raise
                 problems.append(str(error))
                 output.note(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.quantities import human_seconds
+from kvnotes_local.errors import Cancelled
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 
@@ -89,8 +91,21 @@ class _Lines:
 
 
 @contextmanager
-def step_progress(output: Output) -> Iterator[Callable[[str], None]]:
-    """A callback for what is done now: one changing line on a terminal, now and then a line elsewhere."""
+def step_progress(output: Output, interrupted: threading.Event) -> Iterator[Callable[[str], None]]:
+    """A callback for what is done now: one changing line on a terminal, now and then a line elsewhere. It raises Cancelled once
+    the command is ``interrupted``, since a signal between two calls of the engine stops none of them."""
+    with _step_lines(output) as show:
+
+        def tell(what: str) -> None:
+            if interrupted.is_set():
+                raise Cancelled("Stopped.")
+            show(what)
+
+        yield tell
+
+
+@contextmanager
+def _step_lines(output: Output) -> Iterator[Callable[[str], None]]:
     if output.quiet:
         yield lambda what: None
     elif sys.stderr.isatty():

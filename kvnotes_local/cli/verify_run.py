@@ -66,7 +66,7 @@ class VerifyRun:
     def measure_together(self, names: Sequence[str]) -> None:
         session = self._session
         skills = [session.library.get(name) for name in names]
-        with step_progress(self._output) as step:
+        with step_progress(self._output, session.interrupted) as step:
             result = verify_together(
                 session.engine, session.compiler, skills, other=session.open_other, effort=self._effort, step=step
             )
@@ -81,7 +81,7 @@ class VerifyRun:
                 f"{name}: {self._effort.n_questions} of its {counted(n_questions, 'question')} are asked; "
                 f"--questions {n_questions} asks all."
             )
-        with step_progress(self._output) as step:
+        with step_progress(self._output, session.interrupted) as step:
             return verify_skill(
                 session.engine,
                 session.compiler,

@@ -7,14 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kvnotes_local.cli.output import Output
+from kvnotes_local.cli.progress import step_progress
+from kvnotes_local.errors import Cancelled
 from kvnotes_local.notebook.chat_store import ChatStore
 from tests.conftest import Run
+from tests.zoo import zoo_model
 
 pytestmark = [
     pytest.mark.model,
@@ -88,6 +93,39 @@ def test_a_signal_while_compiling_leaves_no_half_artifact(
     assert b"Stopped." in err
     assert b"Traceback" not in err
     assert not list((tmp_path / "cache" / "artifacts").glob("*/*"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["verify", "night-clerk", "python-style", "--questions", "1"],
+        ["probe", "--cases", "12"],
+        ["bench", "--length", "256", "--length", "100000", "--repeat", "500"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_one_ctrl_c_ends_a_measurement_and_all_that_it_would_go_on_with(
+    zoo_directory: Path, env: dict[str, str], command: list[str]
+) -> None:
+    how = ["--model", str(zoo_model("qwen2", zoo_directory)), "--threads", "1", "--n-ctx", "8192", "--json"]
+    process = subprocess.Popen([*KVNOTES, *command, *how], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    while b"trained for" in process.stderr.readline():  # then each says something of its first piece of work
+        pass
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert out == b""
+    assert err.strip().splitlines()[-1] == b"Stopped."
+
+
+def test_a_signal_between_two_calls_of_the_engine_is_heeded_at_the_next_step() -> None:
+    interrupted = threading.Event()
+    with step_progress(Output(quiet=True), interrupted) as step:
+        step("one thing")
+        interrupted.set()
+        with pytest.raises(Cancelled):
+            step("the next")
 
 
 def test_a_closed_terminal_costs_nothing(tmp_path: Path, env: dict[str, str], kvnotes: Callable[..., Run]) -> None:
