@@ -21,9 +21,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.engine.engine_params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.errors import KvnotesError
+from kvnotes_local.errors import Cancelled, KvnotesError
 from kvnotes_local.evaluation.advice import (
     edits_advice,
     lead_advice,
@@ -62,6 +63,10 @@ SKILLS = ("night-clerk", "release-checklist", "harbor-lore", "python-style")
 """Short ones first: with several skills, as many of them as fit are taken in this order."""
 
 
+def say(what: str) -> None:
+    print(f"  {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
 @dataclass
 class Bench:
     """What all sections work with."""
@@ -83,7 +88,7 @@ class Bench:
         return tuple(one for text in texts for one in (text, text.reversed()))
 
     def step(self, what: str) -> None:
-        print(f"  {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+        say(what)
 
 
 def leads(bench: Bench) -> dict[str, Any]:
@@ -199,7 +204,7 @@ SECTIONS = {
 }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="the Markdown report")
@@ -218,15 +223,23 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     work = arguments.work / f"{arguments.model.stem}-{arguments.kv_type}"
     work.mkdir(parents=True, exist_ok=True)
-    wanted = arguments.only or list(SECTIONS)
-    missing = [name for name in wanted if not (work / f"{name}.json").exists()]
-    if missing:
-        measure(arguments, work, missing)
+    missing = []
+    for name in arguments.only or list(SECTIONS):
+        kept = work / f"{name}.json"
+        if kept.exists():
+            say(f"{name}: kept from {json.loads(kept.read_text('utf-8'))['date']}; delete {kept} to measure it again")
+        else:
+            missing.append(name)
+    failed = measure(arguments, work, missing) if missing else []
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(report(arguments, work), "utf-8")
+    write_atomically(arguments.out, report(arguments, work))
+    say(f"{arguments.out} was written" + (f", without {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
 
 
-def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None:
+def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> list[str]:
+    """Measures and keeps sections. Returns those that failed, whose reasons were said."""
+    failed = []
     kv_type = GGMLType[arguments.kv_type.upper()]
     params = EngineParams(n_ctx=arguments.n_ctx, type_k=kv_type, type_v=kv_type, n_threads=arguments.threads)
     folder = work / "artifacts"
@@ -247,7 +260,14 @@ def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None
         for name in names:
             bench.step(f"section {name}")
             began = time.perf_counter()
-            result = SECTIONS[name].measure(bench)
+            try:
+                result = SECTIONS[name].measure(bench)
+            except Cancelled:
+                raise
+            except KvnotesError as error:
+                say(f"{name}: {error}")
+                failed.append(name)
+                continue
             record = {
                 "date": datetime.now(UTC).isoformat(timespec="minutes"),
                 "seconds": round(time.perf_counter() - began),
@@ -257,7 +277,8 @@ def measure(arguments: argparse.Namespace, work: Path, names: list[str]) -> None
                 "command": command(arguments, name),
                 "result": result,
             }
-            (work / f"{name}.json").write_text(json.dumps(record, indent=1, default=_plain), "utf-8")
+            write_atomically(work / f"{name}.json", json.dumps(record, indent=1, default=_plain))
+    return failed
 
 
 def command(arguments: argparse.Namespace, name: str) -> str:
@@ -267,6 +288,7 @@ def command(arguments: argparse.Namespace, name: str) -> str:
         f"--n-ctx {arguments.n_ctx} --threads {arguments.threads} --contexts {arguments.contexts} "
         f"--questions {arguments.questions} --positions {arguments.positions} "
         f"--trials {arguments.trials} --domains {arguments.domains}"
+        + "".join(f" --skill {skill}" for skill in arguments.skill or [])
     )
 
 
@@ -295,4 +317,9 @@ def _plain(value: object) -> object:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except KvnotesError as error:
+        sys.exit(f"paper_tables.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit("paper_tables.py: stopped; sections that were measured are kept, and the same command goes on.")

@@ -267,7 +267,7 @@ class LlamaContext:
         if status == 1:
             return ContextFullError(
                 f"{n_tokens:,} tokens behind {start:,} do not fit into the context of {self.n_ctx:,} tokens. "
-                "Use a larger --n-ctx, drop a skill or start a new chat."
+                "Use a larger --n-ctx; in a chat, drop a skill or start a new one."
             )
         reason = next((line for line in reversed(native.recent_log()) if line.strip()), "no reason given")
         return EngineError(f"llama.cpp failed to decode {n_tokens:,} tokens (code {status}): {reason.strip()}")

@@ -95,7 +95,7 @@ class SequenceBuilder:
         if run.total > self._context.n_ctx:
             raise ContextFullError(
                 f"{counted(run.total, 'token')} cannot fit into the context of {self._context.n_ctx:,}. "
-                "Use a larger --n-ctx, drop a skill or start a new chat."
+                "Use a larger --n-ctx; in a chat, drop a skill or start a new one."
             )
         if self._class is not ModelClass.SPLICE:
             parts = self._decode_what_cannot_move(state, parts)

@@ -23,6 +23,7 @@ from kvnotes_local.evaluation.questions import Context, Question
 from kvnotes_local.evaluation.statistics import Estimate, estimate
 from kvnotes_local.evaluation.study_ways import Ways
 from kvnotes_local.skills.compiler import CompiledSkill
+from kvnotes_local.wording import counted
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ def study_together(
     reference: Recompute = recompute(engine, skills, contexts, questions, n_positions=n_positions, step=step)
     noise = measure_noise(engine, reference, other, step=step)
     rows = [
-        _row(f"{len(skills)} skills, seam of {seam}", measure_splice(engine, reference, seam, step=step), None)
+        _row(
+            f"{counted(len(skills), 'skill')}, seam of {seam}", measure_splice(engine, reference, seam, step=step), None
+        )
         for seam in seams
     ]
     names = ", ".join(skill.skill.name for skill in skills)

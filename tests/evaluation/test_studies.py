@@ -184,3 +184,40 @@ def test_the_report_has_the_sections_that_were_measured(
     script.main([str(one) for one in (*arguments, "--only", "leads")])  # from what was kept: no measuring
     assert out.stat().st_mtime_ns > before
     assert out.read_text("utf-8") == text
+
+
+def test_a_section_that_fails_is_said_and_left_out(
+    script: ModuleType, tmp_path: Path, zoo_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other sections are measured and kept."""
+    library(tmp_path / "skills")
+    out = tmp_path / "report.md"
+    arguments = [
+        "--model",
+        single_layer_model(zoo_directory),
+        "--out",
+        out,
+        "--work",
+        tmp_path / "work",
+        "--threads",
+        1,
+    ]
+    sections = [
+        "--only",
+        "leads",
+        "--only",
+        "agent",
+        "--domains",
+        1,
+        "--skill",
+        "no-such",
+        "--skills-dir",
+        tmp_path / "skills",
+    ]
+    assert script.main([str(one) for one in (*arguments, *sections)]) == 1
+    told = capsys.readouterr().err
+    assert "leads: There is no skill" in told
+    assert "was written, without leads" in told
+    text = out.read_text("utf-8")
+    assert "## Skills taken in and edited" in text
+    assert "## Seam, lead and rotation" not in text
