@@ -75,7 +75,7 @@ def lint_skills(
         *lint_library(skills, [skill.name for skill in library.skills]),
     ]
     for finding in findings:
-        place = f"{finding.skill}:{finding.line}" if finding.skill else "several skills"
+        place = f"{finding.skill}:{finding.line}" if finding.line else finding.skill or "several skills"
         output.text(f"{place}  {finding.code.value}  {finding.message}")
     n = len(findings)
     output.text(f"{counted(len(skills), 'skill')}, {counted(n, 'remark') if n else 'no remarks'}.")

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvnotes_local.errors import SkillError
+from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.template import FieldPiece, parse_template
 from kvnotes_local.wording import counted
@@ -35,11 +37,12 @@ class Code(StrEnum):
     FIELD_CONFLICT = "field-conflict"
     MARKUP = "markup"
     INVISIBLE = "invisible"
+    QUESTIONS = "questions"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One remark. ``line`` counts from 1 in the SKILL.md; 0 is for remarks about several skills at once."""
+    """One remark. ``line`` counts from 1 in the SKILL.md; 0 is for remarks about other files or several skills at once."""
 
     line: int
     code: Code
@@ -167,6 +170,10 @@ def lint(skill: Skill, *, n_tokens: int | None = None, limits: ModelLimits = NO_
                 findings.append(Finding(number, Code.SUBSTITUTION, text, skill.name))
         findings.extend(_fields(skill, number, prose, raw))
     findings.extend(_conflicts_within(skill))
+    try:
+        load_questions(skill)
+    except SkillError as error:  # its place is a line of another file, which the message names
+        findings.append(Finding(0, Code.QUESTIONS, str(error), skill.name))
     return sorted(findings, key=lambda finding: finding.line)
 
 

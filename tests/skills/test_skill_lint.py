@@ -100,6 +100,17 @@ def test_warnings_of_the_format_are_findings_too(tmp_path: Path) -> None:
     assert [finding.code for finding in findings] == [Code.FORMAT, Code.FORMAT]
 
 
+def test_questions_that_cannot_be_asked_are_found_before_they_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "SKILL.md").write_text("---\nname: s\ndescription: What for.\n---\nBe polite." + LONG)
+    (tmp_path / "s" / "evals.jsonl").write_text('{"ask": "How?"}\n{"ask": 5}\n')
+    (finding,) = lint(load_skill(tmp_path / "s"))
+    assert finding.code is Code.QUESTIONS
+    assert "Line 2" in finding.message
+    (tmp_path / "s" / "evals.jsonl").write_text('{"ask": "How?"}\n')
+    assert lint(load_skill(tmp_path / "s")) == []
+
+
 def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
     folder = simple_skill(tmp_path / "s", body=f"# Title\n{LONG}\nSay it today.")
 

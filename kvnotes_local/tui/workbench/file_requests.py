@@ -55,7 +55,10 @@ class ListSkills(FileRequest):
                 for one in stored
                 if one.meta is not None and one.meta.skill == skill.name
             )
-            findings = tuple(f"line {finding.line}: {finding.message}" for finding in lint(skill, limits=limits))
+            findings = tuple(
+                f"line {finding.line}: {finding.message}" if finding.line else finding.message
+                for finding in lint(skill, limits=limits)
+            )
             fields = tuple((name, default or "") for name, default in skill.fields.items())
             rows.append(SkillRow(skill.name, skill.description, skill.folder, skill.text(), fields, findings, compiled))
         desk.tell(SkillsListed(tuple(rows), tuple(problem.message for problem in library.problems)))
