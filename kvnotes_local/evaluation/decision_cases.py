@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.errors import KvnotesError
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,27 @@ def joined(texts: Sequence[DecisionText]) -> DecisionText:
 def choice_margin(engine: Engine, logits: NDArray[np.float32], first: str, second: str) -> float:
     """How much likelier an answer begins with ``first`` than with ``second``: difference of log-probabilities.
 
-    Beginnings are ``first_tokens``.
+    Beginnings are those of ``telling_tokens``, which may raise KvnotesError.
     """
+    mine, theirs = (
+        float(np.logaddexp.reduce(logits[sorted(tokens)].astype(np.float64)))
+        for tokens in telling_tokens(engine, first, second)
+    )
+    return mine - theirs
 
-    def log_mass(word: str) -> float:
-        return float(np.logaddexp.reduce(logits[sorted(first_tokens(engine, word))].astype(np.float64)))
 
-    return log_mass(first) - log_mass(second)
+def telling_tokens(engine: Engine, first: str, second: str) -> tuple[frozenset[int], frozenset[int]]:
+    """What an answer can begin with that says one word and not the other: as it is, in lower case, and behind a space.
 
-
-def first_tokens(engine: Engine, word: str) -> frozenset[int]:
-    """What an answer can begin with that says this: the word as it is, in lower case, and behind a space."""
-    spellings = (word, word.lower(), f" {word}", f" {word.lower()}")
-    return frozenset(engine.tokenize(spelling)[0] for spelling in spellings)
+    Raises KvnotesError where nothing does.
+    """
+    mine, theirs = (
+        frozenset(engine.tokenize(spelling)[0] for spelling in (word, word.lower(), f" {word}", f" {word.lower()}"))
+        for word in (first, second)
+    )
+    if not (mine - theirs and theirs - mine):
+        raise KvnotesError(
+            f"{first!r} and {second!r} begin with the same token, and answers are told apart by their first one. Use answers "
+            "that begin differently."
+        )
+    return mine - theirs, theirs - mine

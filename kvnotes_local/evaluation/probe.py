@@ -20,7 +20,7 @@ from kvnotes_local.engine.plan import Decode, Graft, Keep, Part
 from kvnotes_local.engine.protocol import Engine
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.evaluation.answering import built, forked
-from kvnotes_local.evaluation.decision_cases import DecisionText, choice_margin, first_tokens
+from kvnotes_local.evaluation.decision_cases import DecisionText, choice_margin, telling_tokens
 from kvnotes_local.evaluation.statistics import Estimate, estimate
 from kvnotes_local.notebook.changes import EVERYTHING, Draft, field_values
 from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
@@ -102,11 +102,7 @@ def probe(
     where the decision hardly changes; UsageError for a field that is not in the context."""
     if engine.info.model_class is not ModelClass.SPLICE:
         raise KvnotesError(f"Rows of {engine.info.name} cannot be swapped: {engine.info.class_reason}.")
-    if first_tokens(engine, case.answers[0]) == first_tokens(engine, case.answers[1]):
-        raise KvnotesError(
-            f"{case.answers[0]!r} and {case.answers[1]!r} begin with the same token, and answers are told apart by their first "
-            "one. Use answers that begin differently."
-        )
+    telling_tokens(engine, *case.answers)  # refused before anything is read
     readings = _Readings.of(engine, case)
     with ExitStack() as stack:
         step("reading the context with both values")
