@@ -76,7 +76,13 @@ def edits_advice(found: dict[str, Any]) -> str:
     if sure:
         cheapest = min(sure, key=lambda row: float(row["share_decoded"]))
         return f"{said} Use `{cheapest['level']}`: no decision lost, {cheapest['share_decoded']:.1%} of the tokens."
-    return f"{said} Only `full` is safe here."
+    others = [row for row in summary if row["level"] != "full"]
+    best = min(others, key=lambda row: (misses[row["level"]], float(row["share_decoded"])))
+    kept = best["n"] - misses[best["level"]]
+    return (
+        f"{said} `{best['level']}` comes nearest, with {kept} of {counted(best['n'], 'decision')} for "
+        f"{best['share_decoded']:.1%} of the tokens; where a decision matters, use `full`."
+    )
 
 
 def scenario_advice(rows: Sequence[dict[str, Any]]) -> str:
