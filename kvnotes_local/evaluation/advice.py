@@ -11,6 +11,8 @@ from kvnotes_local.wording import counted
 
 WORTH_IT = 1.2
 """A splice that is less than this many times as fast as reading is not worth an artifact."""
+FEW = 8
+"""Edits that flip a decision: fewer say too little about a level."""
 DRIFT = 0.005
 """Fall of the mean cosine from the first half of a chat to the second that is worth a word."""
 
@@ -67,6 +69,8 @@ def edits_advice(found: dict[str, Any]) -> str:
     summary = found["summary"]
     if not summary:
         return "The value decides nothing on this model, so no level can be judged; use `full` where it matters."
+    if summary[0]["n"] < FEW:
+        return f"Only {summary[0]['n']} flip here, too few to choose a level by; use `full` where it matters."
     misses = {row["level"]: row["n"] - round(row["agreement"] * row["n"]) for row in summary}
     sure = [row for row in summary if not misses[row["level"]] and row["level"] != "full"]
     lost = ", ".join(f"`{level}` ({n})" for level, n in misses.items() if n)
@@ -92,10 +96,16 @@ def scenario_advice(rows: Sequence[dict[str, Any]]) -> str:
     if same == n:
         said = "All decisions are those of recompute."
     else:
-        said = (
-            f"{n - same} of {counted(n, 'decision')} are not recompute's ({right} are right here, {recompute_right} there): "
-            "where a decision matters, set the field with `--level auto` or `full`."
-        )
+        said = f"{n - same} of {counted(n, 'decision')} are not recompute's, "
+        if right >= recompute_right:
+            said += (
+                f"but no fewer are right ({right} here, {recompute_right} there). Use `full` only to have recompute's."
+            )
+        else:
+            said += (
+                f"and fewer are right ({right} here, {recompute_right} there): where a decision matters, set the field with "
+                "`--level auto` or `full`."
+            )
     drifting = [row["name"] for row in rows if row["n"] >= 8 and row["first_half"] - row["second_half"] > DRIFT]
     if drifting:
         said += f" Answers move away as edits add up ({'; '.join(drifting)}): set a field with `full` once in a while."

@@ -80,6 +80,7 @@ def test_the_cheapest_level_that_loses_no_decision_is_advised() -> None:
     advice = edits_advice({"summary": lossy})
     assert "`erratum` comes nearest, with 9 of 10 decisions for 4.0%" in advice
     assert "use `full`" in advice
+    assert "Only 4 flip" in edits_advice({"summary": [{**row, "n": 4} for row in levels]})
     assert "decides nothing" in edits_advice({"summary": []})
 
 
@@ -103,4 +104,7 @@ def test_lost_decisions_and_drift_are_said() -> None:
     assert scenario_advice([steady, short]) == "All decisions are those of recompute."
     advice = scenario_advice([steady, drifting, short])
     assert "1 of 59 decisions" in advice
+    assert "fewer are right (58 here, 59 there)" in advice
+    better = {**drifting, "right": 28, "recompute_right": 20}
+    assert "no fewer are right (28 here, 20 there)" in scenario_advice([better])
     assert "(hotel, erratum)" in advice
