@@ -9,17 +9,19 @@ from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.engine.protocol import Engine, Progress
 from kvnotes_local.notebook.changes import Change, Draft
 from kvnotes_local.notebook.proof import PrefillSpeed
-from kvnotes_local.notebook.segment import Kind, Segment, all_tokens
+from kvnotes_local.notebook.segment import Freshness, Kind, Segment, all_tokens
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.verdicts import Outcome
+from kvnotes_local.wording import counted
 
 
 @dataclass(frozen=True)
 class SkillSplicer:
-    """Makes the change that puts a skill into a chat. ``notice`` is told where a skill is read although it was to be spliced.
+    """Makes the change that puts a skill into a chat. ``notice`` is told where a skill is read although it was to be spliced, and
+    where it is not the only one.
     ``speed`` learns from compiling how fast this engine reads."""
 
     engine: Engine
@@ -56,7 +58,23 @@ class SkillSplicer:
         if whole:
             return draft.restore(segment, compiled.path).change()
         k = min(compiled.repair_tokens if repair is None else repair, compiled.n_tokens)
+        if heed_verdict:
+            self._tell_of_company(name, segments)
         return draft.keep(0, place).splice(segment, compiled.path, k).keep(place).change()
+
+    def _tell_of_company(self, name: str, segments: Sequence[Segment]) -> None:
+        """Skills that pass alone need not pass together: neither has notes of the other."""
+        spliced = [
+            segment.name
+            for segment in segments
+            if segment.kind is Kind.SKILL and any(run.freshness is not Freshness.FRESH for run in segment.runs)
+        ]
+        if spliced:
+            names = ",".join([*spliced, name])
+            self.notice(
+                f"{counted(len(spliced) + 1, 'skill')} are spliced into this chat now, and what was measured of each does not "
+                f"add up: `kvnotes verify --together {names}` measures them together."
+            )
 
     def _has_to_be_read(
         self, skill: Skill, segments: Sequence[Segment], values: Mapping[str, str] | None, heed_verdict: bool

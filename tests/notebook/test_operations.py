@@ -187,6 +187,22 @@ def test_a_chat_that_was_only_read_has_the_logits_of_reading_it_at_once(desk: De
     assert close(found, desk.engine.logits(fresh))
 
 
+def test_skills_in_company_are_said_to_be_measured_alone(desk: Desk) -> None:
+    first, second = list(SKILLS)[:2]
+    notebook = desk.notebook()
+    notebook.splice(first)
+    assert desk.notices == []
+    notebook.splice(second)
+    (notice,) = desk.notices
+    assert f"kvnotes verify --together {first},{second}" in notice
+    desk.notices.clear()
+    notebook.splice(second)  # there already
+    read = desk.notebook()
+    read.splice(first, read=True)
+    read.splice(second)  # the only one that is spliced
+    assert desk.notices == []
+
+
 def test_full_edit_and_clean_drop_leave_what_reading_afresh_would_give(desk: Desk) -> None:
     edited = desk.notebook()
     edited.say("One", "Two")
