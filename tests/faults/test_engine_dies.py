@@ -147,7 +147,7 @@ def test_an_operation_in_which_the_engine_is_killed_is_done_all_the_same(bench: 
         operation(chat.notebook)
     else:
         operation(chat.notebook)
-        assert "SIGKILL" in one.notices[0]
+        assert any("SIGKILL" in notice for notice in one.notices)
     assert not list(one.bullets.iterdir()), "the fault has to have struck"
     assert chat.notebook.tokens == untouched.notebook.tokens
     assert one.store.load(chat.id).segments == chat.notebook.segments
