@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from kvnotes_local.tui.command_list import COMMANDS
-from kvnotes_local.tui.commands import find_command
-from kvnotes_local.tui.completion import complete
 from kvnotes_local.tui.host import Host
 from kvnotes_local.tui.palette import KvnotesCommands
-from kvnotes_local.tui.screens.chat import ChatScreen
 from kvnotes_local.tui.screens.confirm_quit import ConfirmQuit
 from kvnotes_local.tui.screens.registry import screen_makers
-from kvnotes_local.tui.widgets.composer import Completion
+from kvnotes_local.tui.start import Start
 from kvnotes_local.tui.workbench.chat_requests import NewChat, Redo, Undo
 
 
@@ -42,24 +39,15 @@ class KvnotesApp(Host):
         Binding("ctrl+q", "quit", "Quit", id="app.quit"),
     ]
 
-    def run_command(self, line: str) -> None:
-        command, rest = find_command(line, COMMANDS)
-        command.run(self, rest)
+    def __init__(self, start: Start) -> None:
+        super().__init__(start, COMMANDS, self._names_of_no_key)
 
-    def complete(self, line: str) -> Sequence[Completion]:
-        return complete(line, COMMANDS, self.session, list(self.settings.presets))
-
-    def write_in_composer(self, text: str, at: int | None = None) -> None:
-        self.action_go("chat")
-        if isinstance(self.screen, ChatScreen):
-            self.screen.compose_text(text, at)
-
-    def unknown_keys(self) -> Sequence[str]:
-        if not self.settings.keys:
+    def _names_of_no_key(self, names: Collection[str]) -> Sequence[str]:
+        if not names:
             return ()
         from kvnotes_local.tui.keys import unknown_keys  # looks at all screens
 
-        return unknown_keys(type(self), self.settings.keys)
+        return unknown_keys(type(self), names)
 
     def action_new_chat(self) -> None:
         self.try_idle(NewChat())

@@ -190,7 +190,7 @@ def _system(app: Host, rest: str) -> None:
     app.write_in_composer(f"/system {text}")
 
 
-COMMANDS: tuple[Command, ...] = (
+COMMANDS: tuple[Command[Host], ...] = (
     Command("skill", "NAME [before SEGMENT]", "splice a skill into the chat", _skill, Names.SKILLS, needs=True),
     Command(
         "read",

@@ -6,9 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 from kvnotes_local.errors import UsageError
-from kvnotes_local.tui.host import Host
+
+A = TypeVar("A")
+"""What commands are carried out in: the host, which knows them as data only."""
 
 LEVEL_OPTION = " --level "
 """Stands before the edit level of one edit, as on the command line."""
@@ -28,25 +31,25 @@ class Names(StrEnum):
 
 
 @dataclass(frozen=True)
-class Command:
+class Command(Generic[A]):
     """``usage``: its arguments; ``needs``: whether it makes sense without any. ``run`` gets the rest of the line."""
 
     name: str
     usage: str
     help: str
-    run: Callable[[Host, str], object]
+    run: Callable[[A, str], object]
     names: Names = Names.NOTHING
     needs: bool = False
 
 
-def named(line: str, commands: Sequence[Command]) -> Command | None:
+def named(line: str, commands: Sequence[Command[A]]) -> Command[A] | None:
     """The command that a line begins with, the one with the longest name: names may be of two words."""
     words = re.split(r"\s", line.removeprefix("/"), maxsplit=2)
     found = (one for n in (2, 1) for one in commands if one.name == " ".join(words[:n]))
     return next(found, None)
 
 
-def find_command(line: str, commands: Sequence[Command]) -> tuple[Command, str]:
+def find_command(line: str, commands: Sequence[Command[A]]) -> tuple[Command[A], str]:
     """The command that ``/name rest`` means, and the rest. Raises UsageError."""
     command = named(line, commands)
     if command is not None:

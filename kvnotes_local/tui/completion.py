@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.tui.commands import LEVEL_OPTION, Command, Names, named
@@ -10,7 +11,9 @@ from kvnotes_local.tui.state import SessionState
 from kvnotes_local.tui.widgets.composer import Completion
 
 
-def complete(line: str, commands: Sequence[Command], session: SessionState, presets: Sequence[str]) -> list[Completion]:
+def complete(
+    line: str, commands: Sequence[Command[Any]], session: SessionState, presets: Sequence[str]
+) -> list[Completion]:
     """Completions of the command's name, then of what its first argument names."""
     typed = line.removeprefix("/")
     by_name = [one for one in commands if one.name.startswith(typed)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from textual.app import App
@@ -11,9 +11,11 @@ from textual.signal import Signal
 
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.tui.commands import Command, find_command
+from kvnotes_local.tui.completion import complete
 from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.mailbox import Mailbox
-from kvnotes_local.tui.news import Busy, ChatOpened, Failure, ModelReady, News, Notice, SkillsChanged
+from kvnotes_local.tui.news import Busy, ChatOpened, Failure, LineBegun, ModelReady, News, Notice, SkillsChanged
 from kvnotes_local.tui.settings import DEFAULT_THEME, SettingsError, SettingsFile
 from kvnotes_local.tui.start import Start, welcome_text
 from kvnotes_local.tui.state import SessionState
@@ -30,12 +32,16 @@ class EngineBusy(UsageError):
 
 
 class Host(App[None]):
-    """``start``: where things are, what to load, and how. ``app.KvnotesApp`` adds the commands and the screens, which know this
-    class only."""
+    """``start``: where things are, what to load, and how. ``commands``: what can be done by name. ``unknown_keys``: which of the
+    settings' names of keys name nothing. ``app.KvnotesApp`` adds the screens, which know this class only."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(
+        self, start: Start, commands: Sequence[Command[Host]], unknown_keys: Callable[[Collection[str]], Sequence[str]]
+    ) -> None:
         super().__init__()
         self.start = start
+        self._commands = commands
+        self._unknown_keys = unknown_keys
         self.session = SessionState()
         self.news: Signal[News] = Signal(self, "news")
         self.settings_file = SettingsFile(start.places.settings)
@@ -119,7 +125,8 @@ class Host(App[None]):
 
     def run_command(self, line: str) -> None:
         """Carry out ``/name arguments``. Raises UsageError."""
-        raise NotImplementedError
+        command, rest = find_command(line, self._commands)
+        command.run(self, rest)
 
     def run_line(self, line: str) -> None:
         """The same, with what is wrong told on the line of messages."""
@@ -127,15 +134,12 @@ class Host(App[None]):
 
     def complete(self, line: str) -> Sequence[Completion]:
         """What a line that begins with a slash may become."""
-        raise NotImplementedError
+        return complete(line, self._commands, self.session, list(self.settings.presets))
 
     def write_in_composer(self, text: str, at: int | None = None) -> None:
         """Begin a line in the composer, for the user to complete at column ``at`` (None: at its end)."""
-        raise NotImplementedError
-
-    def unknown_keys(self) -> Sequence[str]:
-        """Names of keys in the settings that name nothing."""
-        raise NotImplementedError
+        self.action_go("chat")
+        self._deliver([LineBegun(text, at)])
 
     # -- what is loaded and copied -----------------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class Host(App[None]):
             self.theme = DEFAULT_THEME
         problems += [
             f"{self.settings_file.path}: keys.{name} names nothing; the Help screen lists the names"
-            for name in self.unknown_keys()
+            for name in self._unknown_keys(settings.keys)
         ]
         self.set_keymap(dict(settings.keys))
         self.workbench.set_defaults(ChatDefaults(settings.sampling, settings.max_tokens))

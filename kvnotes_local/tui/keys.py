@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -53,7 +53,7 @@ def bound_keys(app: Host) -> list[BoundKey]:
     ]
 
 
-def unknown_keys(app: type[Host], keys: Mapping[str, str]) -> list[str]:
+def unknown_keys(app: type[Host], names: Collection[str]) -> list[str]:
     """Names in the settings that name nothing."""
     known = {binding.id for binding in bindings(app)}
-    return [name for name in keys if name not in known]
+    return [name for name in names if name not in known]

@@ -83,6 +83,14 @@ class Busy(News):
 
 
 @dataclass
+class LineBegun(News):
+    """A line for the composer, to be completed by the user at column ``at`` (None: at its end)."""
+
+    text: str
+    at: int | None
+
+
+@dataclass
 class SaferOffered(News):
     """The engine died twice in the same work: another setting may help."""
 

@@ -49,7 +49,7 @@ def _import(app: Host, rest: str) -> None:
     app.submit(ImportSkill(Path(rest).expanduser()))
 
 
-SKILL_COMMANDS: tuple[Command, ...] = (
+SKILL_COMMANDS: tuple[Command[Host], ...] = (
     Command("skills", "", "the skills (F3)", lambda app, _: app.action_go("skills")),
     Command("skills new", "NAME [like SKILL]", "begin a skill of your own", _new, needs=True),
     Command("skills remove", "NAME | all", "delete what was compiled of a skill", _remove, Names.SKILLS, needs=True),

@@ -146,21 +146,17 @@ def script() -> Iterator[ModuleType]:
     del sys.modules["paper_tables"]
 
 
+def measuring(tmp_path: Path, zoo_directory: Path, out: Path) -> list[object]:
+    model = single_layer_model(zoo_directory)
+    return ["--model", model, "--out", out, "--work", tmp_path / "work", "--threads", 1]
+
+
 def test_the_report_has_the_sections_that_were_measured(
     script: ModuleType, tmp_path: Path, zoo_directory: Path
 ) -> None:
     library(tmp_path / "skills")
     out = tmp_path / "report.md"
-    arguments = [
-        "--model",
-        single_layer_model(zoo_directory),
-        "--out",
-        out,
-        "--work",
-        tmp_path / "work",
-        "--threads",
-        1,
-    ]
+    arguments = measuring(tmp_path, zoo_directory, out)
     small = [
         "--contexts",
         1,
@@ -192,16 +188,7 @@ def test_a_section_that_fails_is_said_and_left_out(
     """The other sections are measured and kept."""
     library(tmp_path / "skills")
     out = tmp_path / "report.md"
-    arguments = [
-        "--model",
-        single_layer_model(zoo_directory),
-        "--out",
-        out,
-        "--work",
-        tmp_path / "work",
-        "--threads",
-        1,
-    ]
+    arguments = measuring(tmp_path, zoo_directory, out)
     sections = [
         "--only",
         "leads",

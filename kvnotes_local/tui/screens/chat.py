@@ -19,6 +19,7 @@ from kvnotes_local.tui.news import (
     ChatChanged,
     ChatOpened,
     FieldChanged,
+    LineBegun,
     ModelGone,
     ModelReady,
     News,
@@ -138,6 +139,10 @@ class ChatScreen(KvnotesScreen):
     @on(AnswerEnded)
     async def _ended(self, news: AnswerEnded) -> None:
         await self._show(news.chat)
+
+    @on(LineBegun)
+    def _begin_line(self, news: LineBegun) -> None:
+        self.compose_text(news.text, news.at)
 
     @on(FieldChanged)
     def _field_changed(self, news: FieldChanged) -> None:
