@@ -6,9 +6,10 @@ import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvnotes_local.engine.gguf_header import SPLIT_NAME, split_of_name
-from kvnotes_local.engine.model_files import MODELS_VARIABLE, FoundModel, ModelSource, file_identity
-from kvnotes_local.engine.model_scan import Scan
+from kvnotes_local.engine.gguf_header import split_of_name
+from kvnotes_local.engine.model_files import MODELS_VARIABLE, FoundModel, ModelSource
+from kvnotes_local.engine.model_parts import part_paths
+from kvnotes_local.engine.model_scan import Scan, model_identity
 from kvnotes_local.errors import ModelError, UsageError
 
 _LEAST_LIKENESS = 0.6
@@ -73,7 +74,7 @@ def _likeness(wanted: str, name: str) -> float:
 def _resolve_path(path: Path, found: Sequence[FoundModel]) -> FoundModel:
     part = split_of_name(path)
     if part is not None and part.number > 1:
-        path = path.with_name(SPLIT_NAME.sub(f"-00001-of-{part.count:05d}.gguf", path.name))
+        path = part_paths(path)[0]
         if not path.exists():
             raise ModelError(f"The first part of that model is missing: {path}. Download it, or give another model.")
     scan = Scan()
@@ -85,4 +86,4 @@ def _resolve_path(path: Path, found: Sequence[FoundModel]) -> FoundModel:
         names = ", ".join(model.path.name for _, model in models[:5])
         raise ModelError(f"{path} holds several models: {names}. Give the one that is meant.")
     identity, model = models[0]
-    return next((other for other in found if file_identity(other.path) == identity), model)
+    return next((other for other in found if other.path.exists() and model_identity(other.path) == identity), model)

@@ -15,6 +15,7 @@ from kvnotes_local.engine.engine_params import DEFAULT_N_CTX, EngineParams
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.model_class import Classified
 from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.engine.model_parts import name_of_file
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.wording import counted
@@ -45,7 +46,7 @@ def describe(
     bos, eos = model.token_text(model.bos), model.token_text(model.eos)
     return ModelInfo(
         path=model.path,
-        name=model.path.stem,
+        name=name_of_file(model.path),
         arch=model.arch,
         description=model.description,
         fingerprint=fingerprint,
