@@ -40,13 +40,14 @@ metadata:
   kvnotes.pin: true
   kvnotes.repair: "32"
   kvnotes.store: q8_0
+  kvnotes.fields-in-code: "true"
 model: some-model
 hooks: {before: [a, b]}
 ---
 
 # Title
 
-Window: {{window|30 days}}
+Window: {{window|30 days}} `{{code|x}}`
 """,
     )
 
@@ -54,14 +55,14 @@ Window: {{window|30 days}}
     assert (skill.license, skill.compatibility) == ("MIT", "Needs nothing")
     assert skill.allowed_tools == ("Read", "Bash(git:*)", "Write")
     assert skill.metadata["version"] == "1.10"
-    assert skill.settings == SkillSettings(pin=True, repair=32, store=StoreType.Q8_0)
+    assert skill.settings == SkillSettings(pin=True, repair=32, store=StoreType.Q8_0, fields_in_code=True)
     assert skill.extra == {"model": "some-model", "hooks": {"before": ["a", "b"]}}
     assert skill.warnings == ()
-    assert skill.body == "# Title\n\nWindow: {{window|30 days}}"
+    assert skill.body == "# Title\n\nWindow: {{window|30 days}} `{{code|x}}`"
     assert (skill.folder / "SKILL.md").read_text().split("\n")[skill.body_line - 1] == "# Title"
-    assert skill.text() == "# Title\n\nWindow: 30 days"
-    assert skill.text({"window": "9"}) == "# Title\n\nWindow: 9"
-    assert skill.fields == {"window": "30 days"}
+    assert skill.text() == "# Title\n\nWindow: 30 days `x`"
+    assert skill.text({"window": "9"}) == "# Title\n\nWindow: 9 `x`"
+    assert skill.fields == {"window": "30 days", "code": "x"}
 
 
 @pytest.mark.parametrize(
@@ -183,11 +184,11 @@ def test_settings_that_make_no_sense_warn(tmp_path: Path) -> None:
     skill = load(
         tmp_path,
         "---\nname: my-skill\ndescription: x\nmetadata:\n  kvnotes.pin: maybe\n  kvnotes.repair: -3\n"
-        "  kvnotes.store: q3\n  kvnotes.other: 1\n---\nb",
+        "  kvnotes.store: q3\n  kvnotes.other: 1\n  kvnotes.fields-in-code: ja\n---\nb",
     )
 
     assert skill.settings == SkillSettings()
-    assert len(skill.warnings) == 4
+    assert len(skill.warnings) == 5
 
 
 def test_an_empty_body_warns(tmp_path: Path) -> None:
