@@ -13,13 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.frontmatter import (
-    FrontmatterError,
-    clean,
-    normalize,
-    read_frontmatter,
-    split_frontmatter,
-)
+from kvnotes_local.skills.frontmatter import normalize, read_frontmatter, split_frontmatter
+from kvnotes_local.skills.frontmatter_yaml import FrontmatterError, clean
 from kvnotes_local.skills.settings import read_settings
 from kvnotes_local.skills.skill import Skill, SkillSummary
 
@@ -190,6 +185,7 @@ def _summarize(folder: Path, block: str, body_line: int) -> SkillSummary:
     if not description:
         raise FrontmatterError(
             "has no description; add 'description: what it is for and when to use it' to the frontmatter"
+            + (f" ({warnings[0]})" if warnings else "")
         )
     if len(description) > MAX_DESCRIPTION:
         warnings.append(f"description has {len(description)} characters; other clients allow {MAX_DESCRIPTION}")
