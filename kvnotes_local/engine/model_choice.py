@@ -11,6 +11,7 @@ from kvnotes_local.engine.model_files import MODELS_VARIABLE, FoundModel, ModelS
 from kvnotes_local.engine.model_parts import part_paths
 from kvnotes_local.engine.model_scan import Scan, model_identity
 from kvnotes_local.errors import ModelError, UsageError
+from kvnotes_local.spelling import composed
 
 _LEAST_LIKENESS = 0.6
 """difflib's own cutoff for close matches."""
@@ -26,7 +27,9 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
         raise UsageError(
             "--model is empty. Give the name of a model or a GGUF file; without --model the first one that is found is taken."
         )
-    is_name = any(name_or_path in (model.name, *model.aliases) for model in found)
+    is_name = isinstance(name_or_path, str) and any(
+        composed(name_or_path) in map(composed, (model.name, *model.aliases)) for model in found
+    )
     if name_or_path is not None and not is_name:
         path = Path(name_or_path).expanduser()
         if path.exists():
@@ -40,7 +43,7 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
         )
     if name_or_path is None:
         return found[0]
-    wanted = str(name_or_path)
+    wanted = composed(str(name_or_path))
     folded = wanted.casefold()
     rules: tuple[tuple[bool, Callable[[str], bool]], ...] = (
         (True, lambda name: name == wanted),
@@ -49,7 +52,7 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
         (False, lambda name: folded in name.casefold()),
     )
     for is_exact, rule in rules:
-        fitting = [model for model in found if any(rule(name) for name in (model.name, *model.aliases))]
+        fitting = [model for model in found if any(rule(composed(name)) for name in (model.name, *model.aliases))]
         if len({model.name for model in fitting}) == 1 or (fitting and is_exact):
             return fitting[0]  # the same name in two places: the one that is listed first
         if fitting:

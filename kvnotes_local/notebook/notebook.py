@@ -28,6 +28,8 @@ from kvnotes_local.notebook.skill_splicer import SkillSplicer
 from kvnotes_local.notebook.working_chat import Keeper, WorkingChat
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+from kvnotes_local.skills.template import given_values
+from kvnotes_local.spelling import composed
 from kvnotes_local.wording import counted
 
 
@@ -202,9 +204,10 @@ class Notebook:
         """
         if repair is not None and repair < 0:
             raise UsageError(f"A seam of {counted(repair, 'token')} cannot be computed; give 0 or more.")
+        name = composed(name)
         present = find_skill(self.segments, name)
         if present is not None:
-            for field, value in (values or {}).items():
+            for field, value in given_values(values).items():
                 if self.fields.get(field, value) != value:
                     self.set(field, value)
             return self.segments[find_skill(self.segments, name) or present]
@@ -286,6 +289,7 @@ class Notebook:
         progress: Progress | None = None,
     ) -> EditResult:
         """Give a field another value. With AUTO the level is settled at the next question. Raises UsageError."""
+        name = composed(name)
         if name not in self.fields:
             known = ", ".join(self.fields) or "it has none"
             raise UsageError(f"The chat has no field {name!r}. Its fields: {known}.")
@@ -304,6 +308,7 @@ class Notebook:
     def drop(self, name: str, *, clean: bool = False, progress: Progress | None = None) -> Proof:
         """Take a skill out. Its rows go and the gap closes; since later turns took notes of it, a line says that it no
         longer applies. ``clean``: what follows is read again instead. Returns what it cost. Raises UsageError."""
+        name = composed(name)
         if find_skill(self.segments, name) is None:
             raise UsageError(f"The chat has no skill {name!r}. Its skills: {', '.join(self.skills) or 'none'}.")
 

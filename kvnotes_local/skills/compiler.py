@@ -27,7 +27,7 @@ from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS, LEADS, hea
 from kvnotes_local.skills.pins import PinMemory
 from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.task import Task
-from kvnotes_local.skills.template import FieldPiece, Piece
+from kvnotes_local.skills.template import FieldPiece, Piece, given_values
 from kvnotes_local.skills.verdicts import Outcome, Verdict, VerdictStore, conditions_of
 
 _MAX_TURNS = 64
@@ -279,7 +279,7 @@ def default_repair(info: ModelInfo) -> int:
 
 def template_pieces(pieces: Sequence[Piece], values: Mapping[str, str] | None = None) -> list[TurnPiece]:
     """A text with fields as pieces of a turn, so that the tokens of each field's value are known."""
-    given = values or {}
+    given = given_values(values)
     return [
         TurnPiece(piece.value(given), piece.name) if isinstance(piece, FieldPiece) else TurnPiece(piece.text)
         for piece in pieces

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from kvnotes_local.skills.lint_finding import Code, Finding, Line
 from kvnotes_local.skills.skill import Skill
-from kvnotes_local.skills.template import MAX_NAME, FieldPiece, parse_template
+from kvnotes_local.skills.template import ACCENTS, MAX_NAME, FieldPiece, parse_template
 
 # Braces around something with a bar in it, two of them on one side at least; the closing ones may be missing.
 _WITH_BAR = re.compile(
     r"(?<![\\{$])(?P<open>\{\{?)(?P<name>[^{}|\n]*)\|(?P<rest>[^{}\n]*)(?P<close>\}\}?(?!\})|$)", re.MULTILINE
 )
 _SPACED_NAME = re.compile(r"(?<![\\{$])\{\{(?=\s|[^{}|]*\s\}\})\s*(?P<name>[^\W\d_][\w \-.']{0,63}?)\s*\}\}")
-_NAME = re.compile(r"[^\W\d_](?:[\w \-.']*[\w\-.'])?")
+_NAME = re.compile(rf"[^\W\d_](?:[\w{ACCENTS} \-.']*[\w{ACCENTS}\-.'])?")
 _IN_CODE = 'metadata: {kvnotes.fields-in-code: "true"}'
 
 
@@ -22,6 +22,8 @@ def lint_fields(skill: Skill, lines: Sequence[Line]) -> Iterator[Finding]:
     """Remarks by line, in the order of the lines."""
     first: dict[str, str] = {}
     for line in lines:
+        if "{{" not in line.raw and "}}" not in line.raw:
+            continue
         text = line.raw if skill.settings.fields_in_code else line.prose
         for code, message in (
             *_without_default(skill, text),

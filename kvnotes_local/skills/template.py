@@ -22,12 +22,16 @@ from dataclasses import dataclass
 from itertools import chain
 
 from kvnotes_local.skills.code_ranges import code_ranges
+from kvnotes_local.spelling import composed
 
 MAX_NAME = 64
 
+ACCENTS = "\u0300-\u036f"
+"""Of letters that were taken apart."""
+
 _FIELD = re.compile(
     r"(?P<slashes>\\*)(?<!\$)\{\{"
-    r"(?P<name>[^\W\d_](?:[\w \-.']{0,62}[\w\-.'])?)"
+    rf"(?P<name>[^\W\d_](?:[\w{ACCENTS} \-.']{{0,62}}[\w{ACCENTS}\-.'])?)"
     r"(?:\|(?P<default>(?:[^\s{}|](?:[^{}|\x00-\x1f\x7f\x85\u2028\u2029]*[^\s{}|])?)?))?"
     r"\}\}"
 )
@@ -89,7 +93,7 @@ def parse_template(body: str, *, in_code: bool = False) -> list[Piece]:
             text.append(match[0][slashes:])
             continue
         _flush(text, pieces)
-        pieces.append(FieldPiece(match["name"], match["default"]))
+        pieces.append(FieldPiece(composed(match["name"]), match["default"]))
     text.append(body[end:])
     _flush(text, pieces)
     return pieces
@@ -115,18 +119,23 @@ def _flush(text: list[str], pieces: list[Piece]) -> None:
     text.clear()
 
 
+def given_values(values: Mapping[str, str] | None) -> dict[str, str]:
+    """Values by the names of fields in their one spelling."""
+    return {composed(name): value for name, value in (values or {}).items()}
+
+
 def render(pieces: Iterable[Piece], values: Mapping[str, str] | None = None) -> str:
     """The text with every field replaced by its value, else its default.
 
     Names in ``values`` that the text does not have are ignored, since one set of values serves several texts.
     """
-    given = values or {}
+    given = given_values(values)
     return "".join(piece.text if isinstance(piece, TextPiece) else piece.value(given) for piece in pieces)
 
 
 def rendered_fields(pieces: Iterable[Piece], values: Mapping[str, str] | None = None) -> tuple[RenderedField, ...]:
     """Where each field's value lies in ``render(pieces, values)``, in order; a name may occur more than once."""
-    given = values or {}
+    given = given_values(values)
     found: list[RenderedField] = []
     at = 0
     for piece in pieces:
