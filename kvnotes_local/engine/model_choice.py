@@ -25,7 +25,7 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
     """
     if name_or_path is not None and not str(name_or_path).strip():
         raise UsageError(
-            "--model is empty. Give the name of a model or a GGUF file; without --model the first one that is found is taken."
+            "--model is empty. Give the name of a model or a GGUF file; without --model the default is taken."
         )
     is_name = isinstance(name_or_path, str) and any(
         composed(name_or_path) in map(composed, (model.name, *model.aliases)) for model in found
