@@ -14,8 +14,8 @@ from kvnotes_local.cli.options import (
     with_options,
 )
 from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.engine.model_files import FoundModel, ModelSource
 from kvnotes_local.errors import ModelError
+from kvnotes_local.models.files import FoundModel, ModelSource
 from kvnotes_local.wording import counted
 
 
@@ -36,7 +36,7 @@ def list_models(
     output: Output,
 ) -> None:
     """List the GGUF files of this machine and where they were found."""
-    from kvnotes_local.engine.model_scan import scan_models
+    from kvnotes_local.models.scan import scan_models
 
     scan = scan_models(model or [])
     taken = _default_of(scan.models)
@@ -92,9 +92,9 @@ def add(
     output: Output,
 ) -> None:
     """Have files and folders of models looked at from now on, like the ones that were found."""
-    from kvnotes_local.engine.added_models import AddedModels
     from kvnotes_local.engine.default_model import DefaultModel
-    from kvnotes_local.engine.model_scan import find_models, scan_models
+    from kvnotes_local.models.added import AddedModels
+    from kvnotes_local.models.scan import find_models, scan_models
 
     added = AddedModels.default()
     before = find_models()
@@ -128,8 +128,8 @@ def default(
 ) -> None:
     """Choose the model that is taken where --model is not given, or say which one that is."""
     from kvnotes_local.engine.default_model import DefaultModel
-    from kvnotes_local.engine.model_choice import resolve_model
-    from kvnotes_local.engine.model_scan import find_models
+    from kvnotes_local.models.choice import resolve_model
+    from kvnotes_local.models.scan import find_models
 
     memory, models = DefaultModel.default(), find_models()
     if name is None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.model_choice import resolve_model
-from kvnotes_local.engine.model_files import FoundModel
 from kvnotes_local.errors import KvnotesError, ModelError
+from kvnotes_local.models.choice import resolve_model
+from kvnotes_local.models.files import FoundModel
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.small_file import read_json
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvnotes_local.engine.gguf_header import SPLIT_NAME, GGUFHeader, split_of_name
-from kvnotes_local.engine.gguf_reader import read_gguf_header
 from kvnotes_local.errors import ModelError
+from kvnotes_local.models.gguf_header import SPLIT_NAME, GGUFHeader, split_of_name
+from kvnotes_local.models.gguf_reader import read_gguf_header
 
 
 def part_paths(path: Path) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.batches import write_skills
+from tests.cli.skills.batches import write_skills
 from tests.conftest import Run
 from tests.shards import split_model
 from tests.zoo import zoo_model

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.fingerprint import model_fingerprint
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.model_choice import resolve_model
-from kvnotes_local.engine.model_files import FoundModel, ModelSource
-from kvnotes_local.engine.model_scan import scan_models
 from kvnotes_local.errors import ModelError
+from kvnotes_local.models.choice import resolve_model
+from kvnotes_local.models.files import FoundModel, ModelSource
+from kvnotes_local.models.fingerprint import model_fingerprint
+from kvnotes_local.models.scan import scan_models
 from tests.shards import split_model
 from tests.zoo import zoo_model
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skill_samples import write_skill
 
-from kvnotes_local.engine.model_choice import resolve_model
-from kvnotes_local.engine.model_files import FoundModel, ModelSource
+from kvnotes_local.models.choice import resolve_model
+from kvnotes_local.models.files import FoundModel, ModelSource
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.lint import lint
 from kvnotes_local.skills.skill_file import load_reference
