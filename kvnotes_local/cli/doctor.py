@@ -98,7 +98,7 @@ def _reinstall() -> str:
 
 def _models() -> Check:
     from kvnotes_local.cli.models import NO_MODEL
-    from kvnotes_local.engine.default_model import DefaultModel
+    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.scan import scan_models
 
     models = [found for found in scan_models().models if found.header]

@@ -92,7 +92,7 @@ def add(
     output: Output,
 ) -> None:
     """Have files and folders of models looked at from now on, like the ones that were found."""
-    from kvnotes_local.engine.default_model import DefaultModel
+    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.added import AddedModels
     from kvnotes_local.models.scan import find_models, scan_models
 
@@ -127,7 +127,7 @@ def default(
     output: Output,
 ) -> None:
     """Choose the model that is taken where --model is not given, or say which one that is."""
-    from kvnotes_local.engine.default_model import DefaultModel
+    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.choice import resolve_model
     from kvnotes_local.models.scan import find_models
 
@@ -145,7 +145,7 @@ def default(
 
 def _default_of(models: Sequence[FoundModel]) -> FoundModel | None:
     """The default, or what would become it; None where it is gone, which a listing does not stop at."""
-    from kvnotes_local.engine.default_model import DefaultModel
+    from kvnotes_local.models.default import DefaultModel
 
     try:
         return DefaultModel.default().find(models) or next(iter(models), None)

@@ -14,7 +14,7 @@ from kvnotes_local.chat_format.template import find_chat_format
 from kvnotes_local.contract.model_info import ModelInfo
 from kvnotes_local.contract.params import DEFAULT_N_CTX, EngineParams
 from kvnotes_local.engine.llama.model import LlamaModel
-from kvnotes_local.engine.model_parts import name_of_file
+from kvnotes_local.models.parts import name_of_file
 from kvnotes_local.engine.rotation.model_class import Classified
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import StateLayout

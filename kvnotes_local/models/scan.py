@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from kvnotes_local.engine.model_parts import name_of_file, part_paths
+from kvnotes_local.models.parts import name_of_file, part_paths
 from kvnotes_local.errors import ModelError
 from kvnotes_local.models.added import AddedModels
 from kvnotes_local.models.files import (
