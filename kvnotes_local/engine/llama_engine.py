@@ -79,7 +79,12 @@ class LlamaEngine:
         )
         self.params = completed(params, self._model)
         check_memory(
-            self._model.header, self.params.n_ctx, self.params.type_k, self.params.type_v, self.params.n_gpu_layers
+            self._model.header,
+            self.params.n_ctx,
+            self.params.type_k,
+            self.params.type_v,
+            self.params.n_gpu_layers,
+            has_gpu=native.supports_gpu(),
         )
         fingerprint = model_fingerprint(path, cache_dir)
         # A recurrent state is reserved in full for every sequence.
