@@ -90,6 +90,8 @@ def ask(
             notices.append(text)
             output.note(text)
 
+        if session.engine.info.format_notice is not None:
+            on_notice(session.engine.info.format_notice)
         how = {
             "library": session.library,
             "compiler": session.compiler,

@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    EngineOptions,
-    with_options,
-)
+from kvnotes_local.chat_format.format import ChatFormat, FormatSource, SkillPlace, SystemPlace
+from kvnotes_local.cli.options import EngineOptions, with_options
 from kvnotes_local.cli.output import Output, human_bytes
 from kvnotes_local.errors import ModelError
 from kvnotes_local.models.files import FoundModel, ModelSource
+from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 
 
@@ -92,8 +91,8 @@ def add(
     output: Output,
 ) -> None:
     """Have files and folders of models looked at from now on, like the ones that were found."""
-    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.added import AddedModels
+    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.scan import find_models, scan_models
 
     added = AddedModels.default()
@@ -127,8 +126,8 @@ def default(
     output: Output,
 ) -> None:
     """Choose the model that is taken where --model is not given, or say which one that is."""
-    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.choice import resolve_model
+    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.scan import find_models
 
     memory, models = DefaultModel.default(), find_models()
@@ -159,6 +158,22 @@ NO_MODEL = (
 )
 
 
+_SYSTEM_LINES = {
+    SystemPlace.TURN: "in a turn of its own",
+    SystemPlace.FIRST_QUESTION: "in the first question, as the template wants it",
+    SystemPlace.LAST_QUESTION: "in the first question (the template would move it to the last one)",
+    SystemPlace.NONE: "in the first question (the template has no place for it)",
+}
+
+
+def _format_line(chat_format: ChatFormat) -> str:
+    if chat_format.source is FormatSource.TEMPLATE:
+        return "from the model's template, compared with it token by token"
+    if chat_format.problem is None:
+        return "plain labels (the model has no template)"
+    return f"plain labels: {safe_line(chat_format.problem)}"
+
+
 def info(
     name: Annotated[str | None, typer.Argument(help="Name or file; without it the default model.")] = None,
     *,
@@ -180,10 +195,11 @@ def info(
         "context": f"{counted(facts.n_ctx, 'token')} here, {facts.n_ctx_train:,} trained"
         + (f", sliding window {facts.n_swa:,}" if facts.n_swa else ""),
         "KV cache": f"{facts.type_k.name}/{facts.type_v.name}, {human_bytes(facts.kv_bytes_per_token)} a token",
-        "chat format": "from the model's template"
-        if chat_format.from_template
-        else "plain (the model has no usable template)",
-        "skills go in as": "system turns" if chat_format.system_mid_chat else "user turns",
+        "chat format": _format_line(chat_format),
+        "system text": _SYSTEM_LINES[chat_format.system_place],
+        "skills go in as": f"{chat_format.skill_place}s"
+        if chat_format.skill_place is not SkillPlace.ACKNOWLEDGED
+        else "user turns with a short answer",
         "fingerprint": facts.fingerprint[:16],
     }
     width = max(map(len, lines))
@@ -204,7 +220,14 @@ def info(
             "sliding_window": facts.n_swa,
             "kv_type": [facts.type_k.name, facts.type_v.name],
             "kv_bytes_per_token": facts.kv_bytes_per_token,
-            "chat_template": chat_format.from_template,
+            "format": {
+                "source": chat_format.source,
+                "proven": chat_format.proven,
+                "problem": chat_format.problem,
+                "system": chat_format.system_place,
+                "system_mid_chat": chat_format.system_mid_chat,
+                "default_system": chat_format.default_system,
+            },
             "fingerprint": facts.fingerprint,
         }
     )

@@ -15,9 +15,9 @@ from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.quantities import parse_bytes
 from kvnotes_local.contract.store_type import StoreType
-from kvnotes_local.models.default import DefaultModel
 from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.models.choice import resolve_model
+from kvnotes_local.models.default import DefaultModel
 from kvnotes_local.models.files import FoundModel
 from kvnotes_local.models.scan import find_models
 from kvnotes_local.paths import Paths, ensure_private

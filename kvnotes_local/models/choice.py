@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvnotes_local.models.parts import part_paths
 from kvnotes_local.errors import ModelError, UsageError
 from kvnotes_local.models.files import MODELS_VARIABLE, FoundModel, ModelSource
 from kvnotes_local.models.gguf_header import split_of_name
+from kvnotes_local.models.parts import part_paths
 from kvnotes_local.models.scan import Scan, model_identity
 from kvnotes_local.spelling import composed
 

@@ -7,10 +7,10 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from kvnotes_local.models.parts import model_parts
 from kvnotes_local.errors import ModelError
 from kvnotes_local.models.gguf_header import GGUFHeader
 from kvnotes_local.models.gguf_reader import read_gguf_header
+from kvnotes_local.models.parts import model_parts
 
 MODELS_VARIABLE = "KVNOTES_MODELS"
 

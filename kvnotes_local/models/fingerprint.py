@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.models.parts import model_parts
 from kvnotes_local.errors import ModelError
+from kvnotes_local.models.parts import model_parts
 from kvnotes_local.small_file import read_json
 
 

