@@ -18,11 +18,12 @@ import pytest
 
 from kvnotes_local.artifacts.artifact import open_artifact
 from kvnotes_local.artifacts.meta import meta_from_strings, meta_to_strings
+from kvnotes_local.chat_format.format import ChatFormat
 from kvnotes_local.engine.llama.build_check import BuildCheck, ChildResult, extra_buffers_safe
-from kvnotes_local.engine.rotation import model_class
+from kvnotes_local.engine.rotation.model_class import StoredRotation
+from kvnotes_local.engine.rotation.record import from_json, rotation_fingerprint
 from kvnotes_local.kv.layout import CacheLayout, StateLayout
 from kvnotes_local.kv.rotation import angles
-from kvnotes_local.kv.rotation_json import rotation_fingerprint
 from kvnotes_local.models.added import AddedModels
 from kvnotes_local.models.default import DefaultModel
 from kvnotes_local.models.files import FoundModel, ModelSource
@@ -30,6 +31,7 @@ from kvnotes_local.models.fingerprint import model_fingerprint
 from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.notebook.store.segment_rows import COLUMNS
+from kvnotes_local.records import CachedRecord
 from kvnotes_local.skills.pins import PinMemory
 from kvnotes_local.skills.speeds import SpeedMemory
 from kvnotes_local.skills.verdicts import VerdictStore
@@ -126,10 +128,10 @@ def test_the_check_of_the_build(tmp_path: Path) -> None:
 
 
 def test_a_measured_rotation_with_its_fingerprint(home: Path) -> None:
-    found = model_class._load(home / "rotation.json")
+    found = CachedRecord(home / "rotation.json", StoredRotation).load()
     assert found is not None
-    rotation, residual = found
-    assert residual == stored.RESIDUAL
+    rotation = from_json(found.rotation)
+    assert found.residual == stored.RESIDUAL
     # Keys of artifacts are made of it.
     assert rotation_fingerprint(rotation) == "f1635b9ea96c868b35ace1d148bcc0ef78e967dbaa84c678f212bb6570803533"
     assert rotation_fingerprint(stored.ROTATION) == rotation_fingerprint(rotation)
@@ -178,3 +180,7 @@ def test_an_artifact(home: Path) -> None:
     with open_artifact(home / "tiny.safetensors") as artifact:
         assert artifact.meta == replace(META, layout=layout)
         assert same_rows(artifact.rows(), random_rows(layout, (12,)))
+
+
+def test_a_format_of_chats(home: Path) -> None:
+    assert CachedRecord(home / "format.json", ChatFormat).load() == stored.FORMAT

@@ -9,13 +9,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
-
-from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.chat_format.finding import FINDING_VERSION, FoundIn, find_chat_format, with_todays_texts
 from kvnotes_local.chat_format.format import ChatFormat
 from kvnotes_local.engine.llama.model import LlamaModel
-from kvnotes_local.small_file import read_small
+from kvnotes_local.records import CachedRecord
 
 
 def chat_format_of(model: LlamaModel, fingerprint: str, cache_dir: Path | None) -> ChatFormat:
@@ -41,12 +38,12 @@ def chat_format_of(model: LlamaModel, fingerprint: str, cache_dir: Path | None) 
             version("llama-cpp-python"),
         ]
     )
-    path = cache_dir / "formats" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    try:
-        return with_todays_texts(msgspec.json.decode(read_small(path), type=ChatFormat), where)
-    except (OSError, ValueError, msgspec.MsgspecError):
-        pass  # missing or damaged: it is only a memory of what can be found again
+    name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    record = CachedRecord(cache_dir / "formats" / name, ChatFormat)
+    known = record.load()
+    if known is not None:
+        with contextlib.suppress(ValueError):  # damaged in what it says of dates
+            return with_todays_texts(known, where)
     found = find_chat_format(where)
-    with contextlib.suppress(OSError):  # a read-only or full cache costs time, nothing else
-        write_atomically(path, msgspec.json.encode(replace(found, today=None)))
+    record.save(replace(found, today=None))
     return found

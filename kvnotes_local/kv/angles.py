@@ -9,6 +9,7 @@ difference.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -43,6 +44,13 @@ class AngleArithmetic:
     ramp_mix: NDArray[np.float32] | None = None
     turning: NDArray[np.bool_] | None = None
     fusion: Fusion = Fusion.INTERPOLATED
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal arithmetic."""
+        arrays = self.freq_factors, self.ramp_mix, self.turning
+        numbers = float(np.float32(self.theta_scale)), float(np.float32(self.freq_scale))
+        return numbers, self.fusion, tuple(None if one is None else tuple(one.tolist()) for one in arrays)
 
     def check(self, n_pairs: int) -> None:
         """Raise RotationError unless the arithmetic is for ``n_pairs`` pairs and its numbers are sensible."""

@@ -5,6 +5,7 @@ Mirrors ggml/src/ggml-cpu/ops.cpp (``ggml_rope_cache_init``, ``rotate_pairs``).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,6 +56,13 @@ class LayerRotation:
             raise RotationError(f"{self.n_rot} rotating elements need {self.n_rot // 2} finite frequencies")
         if self.arithmetic is not None:
             self.arithmetic.check(self.n_rot // 2)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for layers that rotate alike."""
+        sizes = self.n_head, self.head_dim, self.offset, self.n_rot, self.pairing
+        arithmetic = None if self.arithmetic is None else self.arithmetic.key
+        return sizes, tuple(self.frequencies.tolist()), arithmetic
 
     @property
     def n_embd(self) -> int:

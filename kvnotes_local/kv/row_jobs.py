@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ from kvnotes_local.kv.converter import RowConverter
 from kvnotes_local.kv.hadamard import hadamard_in_buffers
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, LayerLayout, TensorLayout
 from kvnotes_local.kv.rotation import LayerRotation, angles
-from kvnotes_local.kv.rotation_json import layer_key
 from kvnotes_local.kv.state import store_rows
 from kvnotes_local.kv.state_plan import CacheTarget
 from kvnotes_local.kv.turning import TurningTable
@@ -63,7 +62,7 @@ def row_jobs(
     kinds: list[LayerRotation],
 ) -> list[RowJob]:
     """Jobs of one cache. ``moved``: its cells change their positions; distinct rotations are then collected in ``kinds``."""
-    known: dict[str, int] = {}
+    known: dict[Hashable, int] = {}
     by_identity: dict[int, int] = {}
     jobs: list[RowJob] = []
     layers: zip[tuple[LayerLayout, LayerLayout, LayerRotation]] = zip(old.layers, new.layers, rotations, strict=True)
@@ -71,7 +70,7 @@ def row_jobs(
         turn = None
         if moved and layer.n_rot:
             if id(layer) not in by_identity:
-                by_identity[id(layer)] = known.setdefault(layer_key(layer), len(kinds))
+                by_identity[id(layer)] = known.setdefault(layer.key, len(kinds))
                 if by_identity[id(layer)] == len(kinds):
                     kinds.append(layer)
             turn = by_identity[id(layer)]

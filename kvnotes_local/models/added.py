@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from kvnotes_local.atomic_file import write_atomically
+from msgspec import Meta
+
 from kvnotes_local.errors import ModelError
 from kvnotes_local.paths import Paths, ensure_private
-from kvnotes_local.small_file import read_json
+from kvnotes_local.records import read_record, write_record
 
 _MAX_BYTES = 1 << 20
+_PATH = Annotated[str, Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,15 @@ class AddedModels:
     def paths(self) -> tuple[Path, ...]:
         """Raises ModelError when the file is damaged."""
         try:
-            entries = read_json(self.file, _MAX_BYTES)
+            return tuple(map(Path, read_record(self.file, list[_PATH], _MAX_BYTES)))
         except FileNotFoundError:
             return ()
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise ModelError(f"{self.file} cannot be read: {error}. Remove it and add the models again.") from error
-        if not isinstance(entries, list) or not all(isinstance(entry, str) and entry for entry in entries):
-            raise ModelError(f"{self.file} is no list of paths. Remove it and add the models again.")
-        return tuple(Path(entry) for entry in entries)
+        except ValueError as error:
+            raise ModelError(
+                f"{self.file} is no list of paths ({error}). Remove it and add the models again."
+            ) from error
 
     def add(self, path: Path) -> bool:
         """Add a file or a folder; False when it is there already. Raises ModelError for what does not exist."""
@@ -57,4 +60,4 @@ class AddedModels:
 
     def _write(self, paths: tuple[Path, ...]) -> None:
         ensure_private(self.file.parent)
-        write_atomically(self.file, json.dumps([str(path) for path in paths], indent=2) + "\n")
+        write_record(self.file, paths)

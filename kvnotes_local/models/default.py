@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from kvnotes_local.atomic_file import write_atomically
+from msgspec import Meta
+
 from kvnotes_local.errors import KvnotesError, ModelError
 from kvnotes_local.models.choice import resolve_model
 from kvnotes_local.models.files import FoundModel
 from kvnotes_local.paths import Paths, ensure_private
-from kvnotes_local.small_file import read_json
+from kvnotes_local.records import read_record, write_record
 
 CHOOSE = "Choose one with `kvnotes models default NAME`, or give --model."
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: Annotated[str, Meta(min_length=1)]
+    path: Annotated[str, Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class DefaultModel:
     def choose(self, model: FoundModel) -> None:
         """Take this one from now on. Raises OSError, KvnotesError."""
         ensure_private(self.file.parent)
-        write_atomically(self.file, json.dumps({"name": model.name, "path": str(model.path)}) + "\n")
+        write_record(self.file, _Named(model.name, str(model.path)))
 
     def find(self, found: Sequence[FoundModel]) -> FoundModel | None:
         """The default; None where none was chosen or taken yet. ``found``: the models of this machine.
@@ -42,7 +49,7 @@ class DefaultModel:
         known = self._read()
         if known is None:
             return None
-        name, path = known
+        name, path = known.name, Path(known.path)
         if path.is_file():
             return resolve_model(path, found)
         moved = next((model for model in found if model.name == name), None)
@@ -61,15 +68,12 @@ class DefaultModel:
                 self.choose(model)
         return model
 
-    def _read(self) -> tuple[str, Path] | None:
+    def _read(self) -> _Named | None:
         try:
-            entry = read_json(self.file)
+            return read_record(self.file, _Named)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise ModelError(f"{self.file} cannot be read: {error}. {CHOOSE}") from error
-        if not (
-            isinstance(entry, dict) and all(isinstance(entry.get(key), str) and entry[key] for key in ("name", "path"))
-        ):
-            raise ModelError(f"{self.file} does not name a model. {CHOOSE}")
-        return entry["name"], Path(entry["path"])
+        except ValueError as error:
+            raise ModelError(f"{self.file} does not name a model ({error}). {CHOOSE}") from error

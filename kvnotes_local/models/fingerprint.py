@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
+from typing import Annotated
 
-from kvnotes_local.atomic_file import write_atomically
+from msgspec import Meta
+
 from kvnotes_local.errors import ModelError
 from kvnotes_local.models.parts import model_parts
-from kvnotes_local.small_file import read_json
+from kvnotes_local.records import CachedRecord
+
+_Digest = Annotated[str, Meta(min_length=64, max_length=64)]
 
 
 def model_fingerprint(path: Path, cache_dir: Path | None) -> str:
@@ -32,7 +35,8 @@ def _file_digest(path: Path, cache_dir: Path | None) -> str:
     except OSError as error:
         raise ModelError(f"The model file {path} cannot be read: {error.strerror}. Check the path.") from error
     key = f"{real}|{stat.st_size}|{stat.st_mtime_ns}"
-    known = _load(cache_dir)
+    record = None if cache_dir is None else CachedRecord(cache_dir / "fingerprints.json", dict[str, _Digest])
+    known = {} if record is None else record.load() or {}
     if key in known:
         return known[key]
     digest = hashlib.sha256()
@@ -43,25 +47,6 @@ def _file_digest(path: Path, cache_dir: Path | None) -> str:
     except OSError as error:
         raise ModelError(f"The model file {path} cannot be read: {error.strerror}. Check the disk.") from error
     fingerprint = digest.hexdigest()
-    if cache_dir is not None:
-        _save(cache_dir, {**_load(cache_dir), key: fingerprint})
+    if record is not None:
+        record.save({**(record.load() or {}), key: fingerprint})  # hashing takes time, in which others may have written
     return fingerprint
-
-
-def _load(cache_dir: Path | None) -> dict[str, str]:
-    if cache_dir is None:
-        return {}
-    try:
-        data = read_json(cache_dir / "fingerprints.json")
-    except (OSError, ValueError):
-        return {}  # missing or damaged: it is only a memory of what can be computed again
-    if not isinstance(data, dict):
-        return {}
-    return {k: v for k, v in data.items() if isinstance(v, str) and len(v) == 64}
-
-
-def _save(cache_dir: Path, known: dict[str, str]) -> None:
-    try:
-        write_atomically(cache_dir / "fingerprints.json", json.dumps(known, indent=0))
-    except OSError:
-        return  # a read-only or full cache costs time, nothing else

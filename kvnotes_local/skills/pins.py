@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import SkillError
+from kvnotes_local.records import CachedRecord
 from kvnotes_local.skills.skill import SkillSummary
 from kvnotes_local.skills.skill_file import find_skill_file, load_summary
 
@@ -21,7 +20,7 @@ class PinMemory:
     """Folders of pinned skills, in one file of the cache directory. The pin itself is read from the SKILL.md each time."""
 
     def __init__(self, cache_dir: Path) -> None:
-        self._path = cache_dir / FILE_NAME
+        self._record = CachedRecord(cache_dir / FILE_NAME, list[str])
 
     def note(self, skill: SkillSummary) -> None:
         """Remember where a pinned skill lies; a cache that cannot be written is not worth a message."""
@@ -31,10 +30,7 @@ class PinMemory:
         known = self._folders()
         if folder not in known:
             still = [one for one in known if Path(one).is_dir()][-_MAX_FOLDERS:]
-            try:
-                write_atomically(self._path, json.dumps([*still, folder], indent=0))
-            except OSError:
-                return
+            self._record.save([*still, folder])
 
     def names(self) -> set[str]:
         """Names of the skills in these folders that are there and pinned now."""
@@ -50,14 +46,5 @@ class PinMemory:
         return names
 
     def _folders(self) -> list[str]:
-        try:
-            folders = json.loads(self._path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return []
-        if not isinstance(folders, list):
-            return []
-        return [
-            folder
-            for folder in folders
-            if isinstance(folder, str) and "\0" not in folder and Path(folder).is_absolute()
-        ]
+        known = self._record.load() or []
+        return [folder for folder in known if "\0" not in folder and Path(folder).is_absolute()]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.small_file import read_json
+from msgspec import Meta
+
+from kvnotes_local.records import CachedRecord
 
 FILE_NAME = "speeds.json"
 
@@ -20,9 +21,9 @@ class ModelSpeed:
     more. Both are 0 where splicing was not measured.
     """
 
-    prefill: float
-    splice_seconds: float = 0.0
-    splice_token_seconds: float = 0.0
+    prefill: Annotated[float, Meta(gt=0, lt=1e12)]
+    splice_seconds: Annotated[float, Meta(ge=0, lt=1e12)] = 0.0
+    splice_token_seconds: Annotated[float, Meta(ge=0, lt=1e12)] = 0.0
 
     def pays_off_from(self, repair_tokens: int) -> int | None:
         """Length in tokens from which splicing is faster than reading; None where that is not known or never.
@@ -39,38 +40,17 @@ class SpeedMemory:
     """Speeds by model fingerprint, in one file of the cache directory; losing it costs a measurement."""
 
     def __init__(self, cache_dir: Path) -> None:
-        self._path = cache_dir / FILE_NAME
+        self._record = CachedRecord(cache_dir / FILE_NAME, dict[str, ModelSpeed])
 
     def get(self, fingerprint: str) -> ModelSpeed | None:
         """The speed of a model; None where none was measured."""
-        entry = self._load().get(fingerprint)
-        return ModelSpeed(**entry) if entry is not None else None
+        return (self._record.load() or {}).get(fingerprint)
 
     def put(self, fingerprint: str, speed: ModelSpeed) -> None:
         """Remember a speed; a cache that cannot be written is not worth a message."""
-        try:
-            write_atomically(self._path, json.dumps({**self._load(), fingerprint: asdict(speed)}, indent=0))
-        except OSError:
-            return
+        self._record.save({**(self._record.load() or {}), fingerprint: speed})
 
     def learn_prefill(self, fingerprint: str, prefill: float | None) -> None:
         """Remember tokens per second where nothing is known yet; what a batch measured is better. None is nothing to learn."""
         if prefill is not None and self.get(fingerprint) is None:
             self.put(fingerprint, ModelSpeed(prefill))
-
-    def _load(self) -> dict[str, dict[str, float]]:
-        try:
-            data = read_json(self._path)
-        except (OSError, ValueError):
-            return {}
-        return {key: entry for key, entry in data.items() if _is_speed(entry)} if isinstance(data, dict) else {}
-
-
-def _is_speed(entry: object) -> bool:
-    names = ModelSpeed.__dataclass_fields__.keys()
-    return (
-        isinstance(entry, dict)
-        and entry.keys() == names
-        and all(type(value) in (int, float) and 0 <= value < 1e12 for value in entry.values())
-        and entry["prefill"] > 0
-    )

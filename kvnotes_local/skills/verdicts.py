@@ -6,19 +6,15 @@ KV type and one build of llama.cpp. Where any of them changes there is no verdic
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite
 from pathlib import Path
-from typing import Any
 
-from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.contract.model_info import ModelInfo, release
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.small_file import read_json
+from kvnotes_local.records import CachedRecord, Count, Finite
 
 _FORMAT = 1
 _MAX_BYTES = 1 << 16
@@ -56,13 +52,13 @@ class Verdict:
     outcome: Outcome
     skill: str
     model: str
-    repair_tokens: int
-    cosine_mean: float
-    kl_mean: float
-    noise_kl_mean: float
-    top1_agreement: float
-    noise_top1_agreement: float
-    n_positions: int
+    repair_tokens: Count
+    cosine_mean: Finite
+    kl_mean: Finite
+    noise_kl_mean: Finite
+    top1_agreement: Finite
+    noise_top1_agreement: Finite
+    n_positions: Count
     created: str
 
 
@@ -84,27 +80,19 @@ class VerdictStore:
 
     def find(self, conditions: Conditions) -> Verdict | None:
         """The verdict under exactly these conditions; None where there is none, or its file is damaged."""
-        try:
-            verdict = _parse(read_json(self._path(conditions), _MAX_BYTES))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # missing or damaged: measured again
-        return verdict if verdict.conditions == conditions else None
+        verdict = _record(self._path(conditions)).load()
+        return verdict if verdict is not None and verdict.conditions == conditions else None
 
     def list(self) -> tuple[Verdict, ...]:
         """All verdicts that can be read."""
-        found = []
-        for path in sorted(self.directory.glob("*.json")):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                found.append(_parse(read_json(path, _MAX_BYTES)))
-        return tuple(found)
+        found = (_record(path).load() for path in sorted(self.directory.glob("*.json")))
+        return tuple(one for one in found if one is not None)
 
     def put(self, verdict: Verdict) -> None:
         """Keep a verdict; an older one under the same conditions is replaced. Raises KvnotesError."""
-        record = {"format": _FORMAT, **asdict(verdict)}
         path = self._path(verdict.conditions)
-        try:
-            write_atomically(path, json.dumps(record, indent=1))
-        except OSError as error:
+        error = _record(path).save(verdict)
+        if error is not None:
             raise KvnotesError(
                 f"The verdict on {verdict.skill} cannot be written to {path}: {error.strerror or error}. Use another --cache-dir."
             ) from error
@@ -118,40 +106,5 @@ class VerdictStore:
         return self.directory / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
 
 
-def _parse(record: Any) -> Verdict:
-    """Raises ValueError, KeyError or TypeError for what is no verdict."""
-    if record.pop("format") != _FORMAT:
-        raise ValueError("another format")
-    conditions = Conditions(**{field.name: _text(record["conditions"][field.name]) for field in fields(Conditions)})
-    numbers = {
-        name: _number(record[name])
-        for name in ("cosine_mean", "kl_mean", "noise_kl_mean", "top1_agreement", "noise_top1_agreement")
-    }
-    return Verdict(
-        conditions=conditions,
-        outcome=Outcome(record["outcome"]),
-        skill=_text(record["skill"]),
-        model=_text(record["model"]),
-        repair_tokens=_count(record["repair_tokens"]),
-        n_positions=_count(record["n_positions"]),
-        created=_text(record["created"]),
-        **numbers,
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("no text")
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-        raise TypeError("no number")
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError("no count")
-    return value
+def _record(path: Path) -> CachedRecord[Verdict]:
+    return CachedRecord(path, Verdict, _FORMAT, _MAX_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -11,14 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.llama import build_check
-from kvnotes_local.engine.rotation import model_class
-from kvnotes_local.errors import KvnotesError
+from kvnotes_local.chat_format.format import ChatFormat
+from kvnotes_local.engine.llama.build_check import FORMAT, BuildCheck
+from kvnotes_local.engine.rotation.model_class import StoredRotation
+from kvnotes_local.engine.rotation.record import from_json
+from kvnotes_local.errors import KvnotesError, RotationError
 from kvnotes_local.models.added import AddedModels
+from kvnotes_local.models.default import DefaultModel
+from kvnotes_local.models.files import FoundModel, ModelSource
 from kvnotes_local.models.fingerprint import model_fingerprint
+from kvnotes_local.records import CachedRecord
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.imports import ImportShelf
+from kvnotes_local.skills.pins import PinMemory
 from kvnotes_local.skills.skill_file import load_skill
 from kvnotes_local.skills.speeds import SpeedMemory
 from kvnotes_local.skills.transfer import export_skill, import_skill
@@ -39,6 +46,19 @@ def fingerprint(folder: Path) -> object:
     return None
 
 
+def rotation(folder: Path) -> object:
+    """As ``classify`` does: what cannot be read is measured again."""
+    record = CachedRecord(folder / "rotation.json", StoredRotation).load()
+    try:
+        return None if record is None else (from_json(record.rotation), record.residual)
+    except RotationError:
+        return None
+
+
+def default_model(folder: Path) -> object:
+    return DefaultModel(folder / "default_model.json").find([FoundModel(Path("/m.gguf"), "m", 1, ModelSource.ADDED)])
+
+
 RECORDS: dict[str, Callable[[Path], object]] = {
     "settings.toml": lambda folder: SettingsFile(folder / "settings.toml").load()[0],
     "last_session.json": LastSession.load,
@@ -46,13 +66,24 @@ RECORDS: dict[str, Callable[[Path], object]] = {
     "speeds.json": lambda folder: SpeedMemory(folder).get("f" * 64),
     "fingerprints.json": fingerprint,
     "verdict.json": lambda folder: VerdictStore(folder).list(),
-    "rotation.json": lambda folder: model_class._load(folder / "rotation.json"),
-    "build_check.json": lambda folder: build_check._remembered(folder / "build_check.json"),
+    "rotation.json": rotation,
+    "build_check.json": lambda folder: CachedRecord(folder / "build_check.json", BuildCheck, FORMAT).load(),
+    "default_model.json": default_model,
+    "format.json": lambda folder: CachedRecord(folder / "format.json", ChatFormat).load(),
+    "pinned.json": lambda folder: PinMemory(folder).names(),
 }
 """Reads a record of that name in a folder."""
 
-NOTHING: dict[str, object] = {"settings.toml": Settings(), "last_session.json": LastSession(), "verdict.json": ()}
+NOTHING: dict[str, object] = {
+    "settings.toml": Settings(),
+    "last_session.json": LastSession(),
+    "verdict.json": (),
+    "pinned.json": set(),
+}
 """What a reader gives for a record that is not there, where that is not None."""
+
+REFUSED = {"models.json": "add the models again", "default_model.json": "`kvnotes models default NAME`"}
+"""Nobody but their user can write these again, so they are errors that say what to do."""
 
 
 def damaged(name: str, seed: int, n: int = 60) -> Iterator[bytes]:
@@ -65,11 +96,10 @@ def damaged(name: str, seed: int, n: int = 60) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_damaged_record_is_as_if_it_were_not_there(tmp_path: Path, name: str, again: int) -> None:
-    """The list of models is the exception: nobody but its user can write it again, so it is an error that says what to do."""
     read, refusals = RECORDS[name], []
     shutil.copy(CORPUS / "records" / name, tmp_path / name)
     sound = read(tmp_path)
-    assert sound != NOTHING.get(name) or name == "fingerprints.json", "the seed is sound"
+    assert sound != NOTHING.get(name) or name in {"fingerprints.json", "pinned.json"}, "the seed is sound"
     for data in damaged(name, again):
         (tmp_path / name).write_bytes(data)
         try:
@@ -78,8 +108,8 @@ def test_a_damaged_record_is_as_if_it_were_not_there(tmp_path: Path, name: str, 
             refusals.append(str(error))
             continue
         assert type(value) in {type(sound), type(NOTHING.get(name))}
-    assert bool(refusals) == (name == "models.json")
-    assert all("add the models again" in message for message in refusals)
+    assert bool(refusals) == (name in REFUSED)
+    assert all(REFUSED[name] in message for message in refusals)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and devices as files")
@@ -96,10 +126,11 @@ def test_a_record_that_is_no_small_file_is_not_waited_for(tmp_path: Path, name: 
             file.truncate(1 << 40)
     else:
         path.mkdir()
-    try:
+    if name in REFUSED:
+        with pytest.raises(KvnotesError, match=re.escape(REFUSED[name])):
+            RECORDS[name](tmp_path)
+    else:
         assert RECORDS[name](tmp_path) == NOTHING.get(name)
-    except KvnotesError:
-        assert name == "models.json"
 
 
 def test_what_a_user_names_may_be_a_pipe_but_not_endless(tmp_path: Path) -> None:

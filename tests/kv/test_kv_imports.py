@@ -22,6 +22,6 @@ def test_importing_all_of_kv_loads_neither_llama_cpp_nor_textual() -> None:
     assert "kvnotes_local.kv.reposition" in found["imported"]
     loaded = {name.partition(".")[0] for name in found["modules"]}
     assert "numpy" in loaded
-    assert not loaded & {"llama_cpp", "textual", "typer", "safetensors"}
+    assert not loaded & {"llama_cpp", "textual", "typer", "safetensors", "msgspec"}
     ours = {name for name in found["modules"] if name.startswith("kvnotes_local.")}
     assert {n for n in ours if not n.startswith("kvnotes_local.kv")} == {"kvnotes_local.errors"}

@@ -23,10 +23,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import EngineError, ModelError
 from kvnotes_local.models.scan import embedded_model
-from kvnotes_local.small_file import read_json
+from kvnotes_local.records import CachedRecord
 
 FORCE_VARIABLE = "KVNOTES_CHECK_BUILD"
 FORMAT = 1
@@ -79,19 +78,15 @@ def extra_buffers_safe(
     flags = read_cpu_flags() if cpu_flags is None else cpu_flags
     if not flags & {"amx_tile", "amx_int8"} and env.get(FORCE_VARIABLE) != "1":
         return BuildCheck(True, "this CPU has no AMX, the only code that is known to be built wrongly")
-    verdict_file = cache_dir / f"build-check-{_build_key(flags)}.json"
-    known = _remembered(verdict_file)
+    record = CachedRecord(cache_dir / f"build-check-{_build_key(flags)}.json", BuildCheck, FORMAT)
+    known = record.load()
     if known is not None:
         return known
     command = [sys.executable, "-m", "kvnotes_local.engine.llama.build_check", str(model_path)]
     result = (runner or run_child)(command)
     verdict, is_lasting = _judge(result)
-    if is_lasting:
-        content = {"format": FORMAT, "safe": verdict.safe, "reason": verdict.reason, "cure": verdict.cure}
-        try:
-            write_atomically(verdict_file, json.dumps(content))
-        except OSError as error:
-            _log.warning("the result of the build check cannot be kept in %s: %s", verdict_file, error)
+    if is_lasting and (error := record.save(verdict)):
+        _log.warning("the result of the build check cannot be kept in %s: %s", record.path, error)
     return verdict
 
 
@@ -145,17 +140,6 @@ def _judge(result: ChildResult) -> tuple[BuildCheck, bool]:
     lines = result.output.strip().splitlines()
     said = lines[-1] if lines else "it said nothing"
     return BuildCheck(False, f"a trial decode could not be made (exit code {code}): {said}"), False
-
-
-def _remembered(path: Path) -> BuildCheck | None:
-    """An earlier verdict; None where there is none, or a damaged one, which the next one replaces."""
-    try:
-        content = read_json(path)
-        if content["format"] == FORMAT and isinstance(content["safe"], bool):
-            return BuildCheck(content["safe"], str(content["reason"]), str(content["cure"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
 
 
 def _build_key(flags: frozenset[str]) -> str:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.engine.llama.context import LlamaContext
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.rotation.hints import probing_n_ctx
 from kvnotes_local.engine.rotation.live_layout import read_live_layout
 from kvnotes_local.engine.rotation.measurement import measure_rotation
+from kvnotes_local.engine.rotation.record import from_json, rotation_fingerprint, to_json
 from kvnotes_local.errors import LayoutError, RotationError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import StateLayout, TensorLayout
 from kvnotes_local.kv.rotation import ModelRotation
-from kvnotes_local.kv.rotation_json import from_json, rotation_fingerprint, to_json
-from kvnotes_local.small_file import read_json
+from kvnotes_local.records import CachedRecord, Finite
 
 _RECORD_VERSION = 1
 
@@ -51,6 +50,14 @@ class Classified:
         )
 
 
+@dataclass(frozen=True)
+class StoredRotation:
+    """What is remembered of a measurement. ``rotation``: as ``to_json`` writes it."""
+
+    rotation: str
+    residual: Finite
+
+
 def classify(
     model: LlamaModel, context: LlamaContext, spare: int, fingerprint: str, cache_dir: Path | None
 ) -> Classified:
@@ -74,7 +81,7 @@ def classify(
 
 
 def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path | None) -> tuple[ModelRotation, float]:
-    path = None
+    record = None
     if cache_dir is not None:
         # Another backend rounds angles otherwise; a larger context may choose other frequency factors.
         parts = (
@@ -85,29 +92,16 @@ def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path |
             _RECORD_VERSION,
         )
         key = "|".join(map(str, parts))
-        path = cache_dir / "rotations" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-        known = _load(path)
+        name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+        record = CachedRecord(cache_dir / "rotations" / name, StoredRotation)
+        known = record.load()
         if known is not None:
-            return known
+            with contextlib.suppress(RotationError):  # damaged: it is measured again
+                return from_json(known.rotation), known.residual
     measured = measure_rotation(model.pointer, n_ctx=n_ctx)
-    if path is not None:
-        _save(path, measured.rotation, measured.residual)
+    if record is not None:
+        record.save(StoredRotation(to_json(measured.rotation), measured.residual))
     return measured.rotation, measured.residual
-
-
-def _load(path: Path) -> tuple[ModelRotation, float] | None:
-    try:
-        record = read_json(path)
-        return from_json(record["rotation"]), float(record["residual"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RotationError):
-        return None  # missing or damaged: measured again
-
-
-def _save(path: Path, rotation: ModelRotation, residual: float) -> None:
-    try:
-        write_atomically(path, json.dumps({"rotation": to_json(rotation), "residual": residual}))
-    except OSError:
-        return  # a read-only or full cache costs time, nothing else
 
 
 def _row_bytes(tensor: TensorLayout) -> int:
