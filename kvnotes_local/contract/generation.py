@@ -6,16 +6,18 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kvnotes_local.records import Finite
+
 
 @dataclass(frozen=True)
 class Sampling:
     """Parameters of llama.cpp's samplers; temperature 0 is greedy. ``grammar`` is GBNF."""
 
-    temperature: float = 0.0
+    temperature: Finite = 0.0
     top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
+    top_p: Finite = 0.95
+    min_p: Finite = 0.05
+    repeat_penalty: Finite = 1.0
     repeat_last_n: int = 64
     seed: int = 0
     grammar: str | None = None

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from kvnotes_local.atomic_file import write_atomically
+from msgspec import Meta
+
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.kv.layout import GGMLType
-from kvnotes_local.small_file import read_json
+from kvnotes_local.records import CachedRecord, write_record
 
 FILE_NAME = "last_session.json"
+_Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
+@dataclass(frozen=True)
+class _ChosenParams:
+    """What users choose of the parameters."""
+
+    n_ctx: _Count
+    kv_type: str
+    n_gpu_layers: Annotated[int, Meta(ge=-1, lt=1 << 31)]
+    n_threads: _Count
+    fast_buffers: bool
+
+
+@dataclass(frozen=True)
+class _Stored:
+    model: Path | None
+    params: _ChosenParams
+    chat: str | None
+    draft: str
 
 
 @dataclass(frozen=True)
@@ -27,45 +47,26 @@ class LastSession:
     @classmethod
     def load(cls, directory: Path) -> LastSession:
         """An empty one where there is none, or the file is not one: it only saves some keys."""
-        try:
-            data: Any = read_json(directory / FILE_NAME)
-            params = data["params"]
-            return cls(
-                model=None if data["model"] is None else Path(str(data["model"])),
-                params=EngineParams(
-                    n_ctx=_count(params["n_ctx"]),
-                    type_k=GGMLType[params["kv_type"]],
-                    type_v=GGMLType[params["kv_type"]],
-                    n_gpu_layers=_count(params["n_gpu_layers"] + 1) - 1,
-                    n_threads=_count(params["n_threads"]),
-                    extra_buffers=params["fast_buffers"] is not False,
-                ),
-                chat=None if data["chat"] is None else str(data["chat"]),
-                draft=str(data["draft"]),
-            )
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        stored = CachedRecord(directory / FILE_NAME, _Stored).load()
+        if stored is None or stored.params.kv_type not in GGMLType.__members__:
             return cls()
+        params, kv_type = stored.params, GGMLType[stored.params.kv_type]
+        return cls(
+            stored.model,
+            EngineParams(
+                n_ctx=params.n_ctx,
+                type_k=kv_type,
+                type_v=kv_type,
+                n_gpu_layers=params.n_gpu_layers,
+                n_threads=params.n_threads,
+                extra_buffers=params.fast_buffers,
+            ),
+            stored.chat,
+            stored.draft,
+        )
 
     def save(self, directory: Path) -> None:
         """Raises OSError."""
-        params = self.params
-        data = {
-            "model": None if self.model is None else str(self.model),
-            "params": {
-                "n_ctx": params.n_ctx,
-                "kv_type": params.type_k.name,
-                "n_gpu_layers": params.n_gpu_layers,
-                "n_threads": params.n_threads,
-                "fast_buffers": params.extra_buffers,
-            },
-            "chat": self.chat,
-            "draft": self.draft,
-        }
-        write_atomically(directory / FILE_NAME, json.dumps(data, indent=2) + "\n")
-
-
-def _count(value: object) -> int:
-    number = int(value)  # type: ignore[call-overload]
-    if not 0 <= number < 1 << 31:
-        raise ValueError(f"{number} is no count")
-    return int(number)
+        one = self.params
+        params = _ChosenParams(one.n_ctx, one.type_k.name, one.n_gpu_layers, one.n_threads, one.extra_buffers)
+        write_record(directory / FILE_NAME, _Stored(self.model, params, self.chat, self.draft))

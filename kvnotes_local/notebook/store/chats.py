@@ -138,7 +138,7 @@ class ChatStore:
         try:
             segments = tuple(segment_from_row(row) for row in rows)
             return Chat(summary, segments, ChatParams.from_json(params), last)
-        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        except ValueError as error:
             raise ChatStoreError(f"The chat {summary.id} in {self.path} is damaged ({str(error)[:200]}).") from error
 
     def find(self, chat: str) -> ChatSummary:

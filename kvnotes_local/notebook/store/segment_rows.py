@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
+from kvnotes_local.records import Count, as_plain, as_type
+from kvnotes_local.small_file import parse_json
 from kvnotes_local.wording import counted
 
-COLUMNS = (
-    "kind, name, text, value, reasoning, reasoning_start, reasoning_stop, tokens, content_start, content_stop, fields, runs, "
-    "artifact, seam, stopped, proof"
-)
+
+class _Row(NamedTuple):
+    kind: Kind
+    name: str
+    text: str
+    value: str
+    reasoning: str
+    reasoning_start: int
+    reasoning_stop: int
+    tokens: bytes
+    content_start: int
+    content_stop: int
+    fields: str
+    runs: str
+    artifact: str | None
+    seam: int
+    stopped: Literal[0, 1]
+    proof: str | None
+
+
+COLUMNS = ", ".join(_Row._fields)
 MAX_TOKEN_BYTES = 64 << 20
 """Of one segment: 16 million tokens, more than any context holds."""
 
@@ -39,38 +57,39 @@ def segment_to_row(segment: Segment) -> tuple[Any, ...]:
         segment.artifact,
         segment.seam,
         int(segment.stopped),
-        None if segment.proof is None else json.dumps(asdict(segment.proof)),
+        None if segment.proof is None else json.dumps(as_plain(segment.proof)),
     )
 
 
 def segment_from_row(row: tuple[Any, ...]) -> Segment:
-    """A segment from values of COLUMNS. Raises ValueError, TypeError or KeyError for values that make no segment."""
-    kind, name, text, value, reasoning, thought, spoken, tokens, start, stop, fields, runs, artifact, seam, *rest = row
-    stopped, proof = rest
-    if len(tokens) > MAX_TOKEN_BYTES:
-        raise ValueError(f"a segment claims {counted(len(tokens) // 4, 'token')}")
+    """A segment from values of COLUMNS. Raises ValueError for values that make no segment."""
+    data = as_type(row, _Row)
+    if len(data.tokens) > MAX_TOKEN_BYTES:
+        raise ValueError(f"a segment claims {counted(len(data.tokens) // 4, 'token')}")
+    fields = as_type(parse_json(data.fields), list[tuple[str, str, int, int]])
+    runs = as_type(parse_json(data.runs), list[tuple[Count, Freshness]])
     segment = Segment(
-        kind=Kind(kind),
-        name=str(name),
-        text=str(text),
-        value=str(value),
-        reasoning=str(reasoning),
-        reasoning_start=int(thought),
-        reasoning_stop=int(spoken),
-        tokens=tuple(int(token) for token in np.frombuffer(tokens, "<i4")),
-        content_start=int(start),
-        content_stop=int(stop),
-        fields=tuple(FieldSpan(str(n), str(v), int(a), int(b)) for n, v, a, b in json.loads(fields)),
-        runs=tuple(Run(int(n), Freshness(freshness)) for n, freshness in json.loads(runs)),
-        artifact=None if artifact is None else str(artifact),
-        seam=int(seam),
-        stopped=bool(stopped),
-        proof=None if proof is None else Proof(**json.loads(proof)),
+        kind=data.kind,
+        name=data.name,
+        text=data.text,
+        value=data.value,
+        reasoning=data.reasoning,
+        reasoning_start=data.reasoning_start,
+        reasoning_stop=data.reasoning_stop,
+        tokens=tuple(np.frombuffer(data.tokens, "<i4").tolist()),
+        content_start=data.content_start,
+        content_stop=data.content_stop,
+        fields=tuple(FieldSpan(*span) for span in fields),
+        runs=tuple(Run(*run) for run in runs),
+        artifact=data.artifact,
+        seam=data.seam,
+        stopped=bool(data.stopped),
+        proof=None if data.proof is None else as_type(parse_json(data.proof), Proof),
     )
     n = segment.n_tokens
     if not 0 <= segment.content_start <= segment.content_stop <= n or any(token < 0 for token in segment.tokens):
         raise ValueError("a segment's tokens and content contradict each other")
-    if sum(run.n_tokens for run in segment.runs) != n or any(run.n_tokens < 0 for run in segment.runs):
+    if sum(run.n_tokens for run in segment.runs) != n:
         raise ValueError("a segment's freshness does not cover its tokens")
     if not 0 <= segment.seam <= n:
         raise ValueError("a segment's seam is longer than it is")
