@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kvnotes_local.artifacts.layout_json import layout_from_json, layout_to_json
 from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import ArtifactError, LayoutError, OtherVersionError
 from kvnotes_local.kv.layout import GGMLType, StateLayout
-from kvnotes_local.kv.layout_json import layout_from_json, layout_to_json
+from kvnotes_local.records import as_type
+from kvnotes_local.small_file import parse_json
 from kvnotes_local.spelling import composed
 
 FORMAT = "kvnotes-artifact"
@@ -253,8 +255,8 @@ def _tokens(text: str) -> tuple[int, ...]:
 
 def _json(strings: Mapping[str, str], key: str) -> Any:
     try:
-        return json.loads(_string(strings, key))
-    except (ValueError, RecursionError) as error:
+        return parse_json(_string(strings, key))
+    except ValueError as error:
         raise ArtifactError(f"has malformed {key}") from error
 
 
@@ -267,10 +269,6 @@ def _layout(value: Any) -> StateLayout | None:
 
 def _fields(value: Any) -> tuple[FieldSpan, ...]:
     try:
-        spans = tuple(FieldSpan(*one) for one in value)
-    except TypeError as error:
-        raise ArtifactError("has malformed fields") from error
-    for one in spans:
-        if not (isinstance(one.name, str) and isinstance(one.value, str) and type(one.start) is type(one.stop) is int):
-            raise ArtifactError("has malformed fields")
-    return spans
+        return tuple(FieldSpan(*one) for one in as_type(value, list[tuple[str, str, int, int]]))
+    except ValueError as error:
+        raise ArtifactError(f"has malformed fields ({error})") from error
