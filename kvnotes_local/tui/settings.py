@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import tomlkit
+from msgspec import Meta
 from tomlkit.exceptions import TOMLKitError
 
 from kvnotes_local.atomic_file import write_atomically
@@ -17,7 +18,10 @@ from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
 from kvnotes_local.paths import ensure_private
+from kvnotes_local.records import as_type
 from kvnotes_local.small_file import read_small
+
+T = TypeVar("T")
 
 FILE_NAME = "settings.toml"
 DEFAULT_THEME = "kvnotes-night"
@@ -124,6 +128,13 @@ class SettingsFile:
             ) from error
 
 
+_Table = dict[str, Any]
+_NO_TABLE: _Table = {}
+_Key = Annotated[str, Meta(pattern=r"\S")]
+_Tokens = Annotated[int, Meta(ge=1, lt=1 << 20)]
+_Parameter = Annotated[float, Meta(ge=0, lt=1e9)]
+
+
 class _Reader:
     """Takes from a document what makes sense and notes what does not."""
 
@@ -137,76 +148,55 @@ class _Reader:
         for key in self._document:
             if key not in names:
                 self._problem(key, self._nearest(key, names))
-        presets = {name: self._sampling(name, table) for name, table in self._table("presets").items()}
+        tables = self._value("presets", _Table, _NO_TABLE, "a table")
+        presets = {name: self._sampling(f"presets.{name}", table) for name, table in tables.items()}
         usual = Settings(presets=presets) if presets else Settings()
-        level = self._text("edit_level", usual.edit_level.value)
-        if level not in list(EditLevel):
-            self._problem("edit_level", self._nearest(level, list(EditLevel)))
-            level = usual.edit_level.value
-        preset = self._text("preset", usual.preset)
-        if preset not in usual.presets:
-            self._problem("preset", self._nearest(preset, list(usual.presets)))
-            preset = next(iter(usual.presets))
-        keys = {}
-        for name, key in self._table("keys").items():
-            if isinstance(key, str) and key.strip():
-                keys[name] = key
-            else:
-                self._problem(f"keys.{name}", 'it has to be a key, as in "ctrl+n"')
+        keys = self._value("keys", _Table, _NO_TABLE, "a table")
         return replace(
             usual,
-            theme=self._text("theme", usual.theme),
-            edit_level=EditLevel(level),
-            preset=preset,
-            max_tokens=self._whole("max_tokens", usual.max_tokens),
-            mouse=self._switch("mouse", usual.mouse),
-            keys=keys,
+            theme=self._value("theme", str, usual.theme, "a text"),
+            edit_level=EditLevel(self._choice("edit_level", list(EditLevel), usual.edit_level.value, usual.edit_level)),
+            preset=self._choice("preset", list(usual.presets), usual.preset, next(iter(usual.presets))),
+            max_tokens=self._value("max_tokens", _Tokens, usual.max_tokens, "a number of tokens"),
+            mouse=self._value("mouse", bool, usual.mouse, "true or false"),
+            keys={
+                name: key
+                for name, key in keys.items()
+                if self._checked(f"keys.{name}", key, _Key, None, 'a key, as in "ctrl+n"')
+            },
         )
 
-    def _sampling(self, preset: str, table: object) -> Sampling:
-        if not isinstance(table, dict):
-            self._problem(f"presets.{preset}", "it has to be a table of parameters")
-            return Sampling()
+    def _sampling(self, name: str, table: object) -> Sampling:
         known = {one.name: type(getattr(Sampling(), one.name)) for one in fields(Sampling) if one.name != "grammar"}
         values: dict[str, Any] = {}
-        for key, value in table.items():
+        for key, value in self._checked(name, table, _Table, _NO_TABLE, "a table of parameters").items():
             if key not in known:
-                self._problem(f"presets.{preset}.{key}", self._nearest(key, list(known)))
-            elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-                self._problem(f"presets.{preset}.{key}", f"{value!r} is no number from 0 up")
-            else:
-                values[key] = known[key](value)
+                self._problem(f"{name}.{key}", self._nearest(key, list(known)))
+                continue
+            number = self._checked(f"{name}.{key}", value, _Parameter, None, "a number from 0 up")
+            if number is not None:
+                values[key] = known[key](number)
         return Sampling(**values)
 
-    def _table(self, key: str) -> Mapping[str, Any]:
-        value = self._document.get(key, {})
-        if isinstance(value, dict):
+    def _choice(self, key: str, names: Sequence[str], usual: str, instead: str) -> str:
+        value = self._value(key, str, usual, "a text")
+        if value in names:
             return value
-        self._problem(key, "it has to be a table")
-        return {}
+        self._problem(key, self._nearest(value, names))
+        return instead
 
-    def _text(self, key: str, usual: str) -> str:
-        value = self._document.get(key, usual)
-        if isinstance(value, str):
-            return value
-        self._problem(key, f"it has to be a text, not {value!r}")
-        return usual
+    def _value(self, key: str, kind: Any, usual: T, expected: str) -> T:
+        return self._checked(key, self._document.get(key, usual), kind, usual, expected)
 
-    def _whole(self, key: str, usual: int) -> int:
-        value = self._document.get(key, usual)
-        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 20:
-            return value
-        self._problem(key, f"it has to be a number of tokens, not {value!r}")
-        return usual
+    def _checked(self, name: str, value: object, kind: Any, usual: T, expected: str) -> T:
+        try:
+            checked: T = as_type(value, kind)
+        except ValueError:
+            self._problem(name, f"it has to be {expected}, not {value!r}")
+            return usual
+        return checked
 
-    def _switch(self, key: str, usual: bool) -> bool:
-        value = self._document.get(key, usual)
-        if isinstance(value, bool):
-            return value
-        self._problem(key, f"it has to be true or false, not {value!r}")
-        return usual
-
-    def _nearest(self, name: str, known: list[str]) -> str:
+    def _nearest(self, name: str, known: Sequence[str]) -> str:
         near = difflib.get_close_matches(name, known, n=1)
         return f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
 
