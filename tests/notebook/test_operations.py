@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.contract.plan import Decode
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import UsageError
+from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Freshness, Kind
@@ -20,6 +22,8 @@ from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 from tests.conftest import both_engines
+from tests.shards import split_model
+from tests.zoo import zoo_model
 
 MakeEngine = Callable[..., LlamaEngine]
 SKILLS = {
@@ -428,6 +432,29 @@ def test_operations_work_on_other_layouts(
         except UsageError:
             continue
         notebook.check()
+
+
+def test_operations_do_on_a_model_in_parts_what_they_do_on_the_whole_one(
+    tiny_engine: MakeEngine, zoo_directory: Path, measurements: Path, library: SkillLibrary, tmp_path: Path
+) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")  # one for both: neither may take what the other has left there
+    parts = split_model(zoo_model("llama", zoo_directory), tmp_path / "parts")
+    params = EngineParams(n_ctx=2048, type_k=GGMLType.F32, type_v=GGMLType.F32, n_threads=1)
+    chats = []
+    with LlamaEngine(parts, params, cache_dir=measurements) as engine:
+        for one in (tiny_engine("llama", n_ctx=2048), engine):
+            rng = random.Random(11)
+            notebook = Desk(one, library, store).notebook()
+            for _ in range(25):
+                try:
+                    random_operation(rng)(notebook)
+                except UsageError:
+                    continue
+                notebook.check()
+            chats.append(notebook.tokens)
+    assert chats[0] == chats[1]
+    models = {artifact.meta.model_fingerprint for artifact in store.list() if artifact.meta is not None}
+    assert len(models) == 2
 
 
 def test_a_prefix_only_model_restores_at_the_start_and_reads_later(
