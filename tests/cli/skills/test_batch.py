@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.cli import batch_run
-from kvnotes_local.engine.model import LlamaModel
+from kvnotes_local.cli.skills import batch_run
+from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.wording import counted
 from tests.cli.skills.batches import Batch, Kvnotes, events, wait_for, write_skills
 from tests.conftest import Run
