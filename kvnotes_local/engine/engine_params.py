@@ -14,7 +14,8 @@ DEFAULT_N_CTX = 8192
 class EngineParams:
     """How to load a model and make its context; 0 or None means: choose for me.
 
-    ``n_ctx`` in tokens. ``n_gpu_layers`` -1 for all. ``flash_attn`` None for llama.cpp's own choice.
+    ``n_ctx`` in tokens. ``n_sequences``: how many chats and forks the context holds at once, with two spare ones for building.
+    ``n_gpu_layers`` -1 for all. ``flash_attn`` None for llama.cpp's own choice.
     """
 
     n_ctx: int = 0
@@ -26,3 +27,4 @@ class EngineParams:
     n_ubatch: int = 512
     flash_attn: bool | None = None
     extra_buffers: bool = True
+    n_sequences: int = 0
