@@ -22,9 +22,6 @@ from kvnotes_local.kv.block_types import block_type
 N_SEQUENCES = 16
 """Sequences of a context, where no other number is asked for: chats, their forks, and two spare ones for building."""
 
-MIN_SEQUENCES, MAX_SEQUENCES = 4, 256
-"""A plan needs two beside the two spare ones; llama.cpp takes no more than LLAMA_MAX_SEQ."""
-
 _NO_CELLS = 1
 """What llama_decode returns where the context has no free cells."""
 

@@ -9,6 +9,9 @@ from kvnotes_local.kv.layout import GGMLType
 DEFAULT_N_CTX = 8192
 """Tokens of a context when none are asked for and the model was trained on as many."""
 
+MIN_SEQUENCES, MAX_SEQUENCES = 4, 256
+"""A plan needs two beside the two spare ones; llama.cpp takes no more than LLAMA_MAX_SEQ."""
+
 
 @dataclass(frozen=True)
 class EngineParams:

@@ -11,8 +11,8 @@ import psutil
 
 from kvnotes_local.engine.chat_format import ChatFormat
 from kvnotes_local.engine.chat_template import find_chat_format
-from kvnotes_local.engine.context import MAX_SEQUENCES, MIN_SEQUENCES, N_SEQUENCES
-from kvnotes_local.engine.engine_params import DEFAULT_N_CTX, EngineParams
+from kvnotes_local.engine.context import N_SEQUENCES
+from kvnotes_local.engine.engine_params import DEFAULT_N_CTX, MAX_SEQUENCES, MIN_SEQUENCES, EngineParams
 from kvnotes_local.engine.model import LlamaModel
 from kvnotes_local.engine.model_class import Classified
 from kvnotes_local.engine.model_info import ModelInfo
