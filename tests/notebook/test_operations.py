@@ -79,11 +79,10 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
 Operation = Callable[[Notebook], object]
 
 
-def random_operation(rng: random.Random) -> Operation:
+def random_operation(rng: random.Random, *, undo: bool = True) -> Operation:
     """One operation, decided completely by ``rng`` and the notebook's segments, so that it can be played twice."""
-    name = rng.choice(
-        ["ask", "say", "splice", "drop", "set", "edit", "delete", "undo", "redo", "regenerate", "resend", "read"]
-    )
+    names = ["ask", "say", "splice", "drop", "set", "edit", "delete", "undo", "redo", "regenerate", "resend", "read"]
+    name = rng.choice([name for name in names if undo or name not in {"undo", "redo"}])
     pick = rng.random()
     value = rng.choice(["900 euros", "1,250 euros", "no limit at all, as long as somebody signs for it", "x"])
     level = rng.choice([level for level in EditLevel if level is not EditLevel.AUTO])
@@ -179,19 +178,23 @@ def test_random_operations_in_full_contexts_leave_memories_that_cannot_be_cut_as
 ) -> None:
     """Three chats fill a context that one of them alone would fill. Nothing may fail for want of room that reading afresh has,
     and since these models compute everything on what stands before it, all rows are those of reading afresh."""
-    desk = Desk(tiny_engine(name, n_ctx=640), library, store)
+    desk = Desk(tiny_engine(name, n_ctx=384), library, store)
     rng = random.Random(name)
     notebooks = [desk.notebook() for _ in range(3)]
-    for _ in range(40):
+    for _ in range(60):
         notebook = rng.choice(notebooks)
         before = notebook.segments
+        operation = random_operation(rng)
         try:
-            random_operation(rng)(notebook)
+            if rng.random() < 0.5:
+                notebook.ask("What about it, and what about all the rest?", max_tokens=4)
+            else:
+                operation(notebook)
         except UsageError:
             assert notebook.segments == before
         except ContextFullError:
             assert notebook.segments == before
-            assert len(notebook.tokens) > 320, "a chat that fits twice was refused"
+            assert len(notebook.tokens) > 192, "a chat that fits twice was refused"
         notebook.check()
     assert any("The context is full" in notice for notice in desk.notices)
     alone = tiny_engine(name, n_ctx=2048)
@@ -209,22 +212,23 @@ def test_random_operations_in_full_contexts_leave_memories_that_cannot_be_cut_as
 def test_chats_that_crowd_a_context_change_as_they_do_alone(
     tiny_engine: MakeEngine, library: SkillLibrary, store: ArtifactStore
 ) -> None:
-    """Random operations on five chats in turn, in a context with places for three of them and cells for one."""
-    crowd = Desk(tiny_engine("llama", n_ctx=640, n_sequences=5), library, store)
-    alone = Desk(tiny_engine("llama", n_ctx=640), library, store)
+    """Random operations on five chats in turn, in a context with places for three of them and cells for two. Without undo: coming
+    back to a state that had to give way reads again, which makes stale rows fresh."""
+    crowd = Desk(tiny_engine("llama", n_ctx=2048, n_sequences=5), library, store)
+    alone = Desk(tiny_engine("llama", n_ctx=2048), library, store)
     rng = random.Random(5)
     notebooks = [crowd.notebook() for _ in range(5)]
     played: list[list[Operation]] = [[] for _ in notebooks]
     for _ in range(100):
         number = rng.randrange(len(notebooks))
-        played[number].append(random_operation(rng))
-        with suppress(UsageError, ContextFullError):
+        played[number].append(random_operation(rng, undo=False))
+        with suppress(UsageError):
             played[number][-1](notebooks[number])
         notebooks[number].check()
     for notebook, operations in zip(notebooks, played, strict=True):
         single = alone.notebook()
         for operation in operations:
-            with suppress(UsageError, ContextFullError):
+            with suppress(UsageError):
                 operation(single)
         assert [segment.text for segment in single.segments] == [segment.text for segment in notebook.segments]
         assert close(alone.logits(single), crowd.logits(notebook))
@@ -248,16 +252,16 @@ def test_chats_used_in_turn_on_one_context_answer_as_each_does_alone(
     order = list(range(n_chats))
     random.Random(1).shuffle(order)
     for number in order:
-        replies[number].append(notebooks[number].ask(texts[number][1], max_tokens=3, keep_logits=True))
+        replies[number].append(notebooks[number].ask(texts[number][1], max_tokens=1, keep_logits=True))
     for number, (first, second) in enumerate(replies):
         single = alone.notebook()
         assert single.ask(texts[number][0], max_tokens=3).text == first.text
         if number % 5 == 0:
             single.splice("budget", repair=2)
             single.set("limit", f"{number} euros")
-        wanted = single.ask(texts[number][1], max_tokens=3, keep_logits=True)
-        assert second.text == wanted.text
+        wanted = single.ask(texts[number][1], max_tokens=1, keep_logits=True)
         assert close(second.first_logits, wanted.first_logits)  # type: ignore[arg-type]
+        assert second.text == wanted.text
         assert second.proof.prefilled == wanted.proof.prefilled
         assert second.proof.reused == wanted.proof.reused
         single.close()
