@@ -72,8 +72,8 @@ def desk(tiny_engine: MakeEngine, library: SkillLibrary, store: ArtifactStore) -
     return Desk(tiny_engine("llama", n_ctx=4096), library, store)
 
 
-def close(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.abs(a - b).max() <= 2e-3 * np.abs(b).max())
+def close(a: np.ndarray, b: np.ndarray, tolerance: float = 2e-3) -> bool:
+    return bool(np.abs(a - b).max() <= tolerance * np.abs(b).max())
 
 
 Operation = Callable[[Notebook], object]
@@ -214,8 +214,8 @@ def test_chats_that_crowd_a_context_change_as_they_do_alone(
 ) -> None:
     """Random operations on five chats in turn, in a context with places for three of them and cells for two. Without undo: coming
     back to a state that had to give way reads again, which makes stale rows fresh."""
-    crowd = Desk(tiny_engine("llama", n_ctx=2048, n_sequences=5), library, store)
-    alone = Desk(tiny_engine("llama", n_ctx=2048), library, store)
+    crowd = Desk(tiny_engine("llama", n_ctx=2048, n_sequences=5, flash_attn=False), library, store)
+    alone = Desk(tiny_engine("llama", n_ctx=2048, flash_attn=False), library, store)
     rng = random.Random(5)
     notebooks = [crowd.notebook() for _ in range(5)]
     played: list[list[Operation]] = [[] for _ in notebooks]
@@ -231,7 +231,7 @@ def test_chats_that_crowd_a_context_change_as_they_do_alone(
             with suppress(UsageError):
                 operation(single)
         assert [segment.text for segment in single.segments] == [segment.text for segment in notebook.segments]
-        assert close(alone.logits(single), crowd.logits(notebook))
+        assert close(alone.logits(single), crowd.logits(notebook), 1e-4)
         single.close()
 
 
@@ -241,8 +241,8 @@ def test_chats_used_in_turn_on_one_context_answer_as_each_does_alone(
     tiny_engine: MakeEngine, library: SkillLibrary, store: ArtifactStore, name: str, n_chats: int
 ) -> None:
     """Each is put aside many times, and nothing is read again for it."""
-    crowd = Desk(tiny_engine(name), library, store)
-    alone = Desk(tiny_engine(name), library, store)
+    crowd = Desk(tiny_engine(name, flash_attn=False), library, store)  # with it, results depend on the cells' places
+    alone = Desk(tiny_engine(name, flash_attn=False), library, store)
     notebooks = [crowd.notebook() for _ in range(n_chats)]
     texts = [[f"I am number {number}.", "Who am I?"] for number in range(n_chats)]
     replies = [[notebook.ask(text[0], max_tokens=3)] for notebook, text in zip(notebooks, texts, strict=True)]
@@ -252,15 +252,15 @@ def test_chats_used_in_turn_on_one_context_answer_as_each_does_alone(
     order = list(range(n_chats))
     random.Random(1).shuffle(order)
     for number in order:
-        replies[number].append(notebooks[number].ask(texts[number][1], max_tokens=1, keep_logits=True))
+        replies[number].append(notebooks[number].ask(texts[number][1], max_tokens=3, keep_logits=True))
     for number, (first, second) in enumerate(replies):
         single = alone.notebook()
         assert single.ask(texts[number][0], max_tokens=3).text == first.text
         if number % 5 == 0:
             single.splice("budget", repair=2)
             single.set("limit", f"{number} euros")
-        wanted = single.ask(texts[number][1], max_tokens=1, keep_logits=True)
-        assert close(second.first_logits, wanted.first_logits)  # type: ignore[arg-type]
+        wanted = single.ask(texts[number][1], max_tokens=3, keep_logits=True)
+        assert close(second.first_logits, wanted.first_logits, 1e-4)  # type: ignore[arg-type]
         assert second.text == wanted.text
         assert second.proof.prefilled == wanted.proof.prefilled
         assert second.proof.reused == wanted.proof.reused
