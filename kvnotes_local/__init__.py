@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvnotes_local.engine.child_engine import ChildEngine as ChildEngine
     from kvnotes_local.engine.llama_engine import LlamaEngine as LlamaEngine
+    from kvnotes_local.engine.process.child_engine import ChildEngine as ChildEngine
     from kvnotes_local.notebook.notebook import Notebook as Notebook
     from kvnotes_local.skills.library import SkillLibrary as SkillLibrary
 
@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 __all__ = ["ChildEngine", "LlamaEngine", "Notebook", "SkillLibrary", "__version__"]
 
 _HOMES = {
-    "ChildEngine": "kvnotes_local.engine.child_engine",
+    "ChildEngine": "kvnotes_local.engine.process.child_engine",
     "LlamaEngine": "kvnotes_local.engine.llama_engine",
     "Notebook": "kvnotes_local.notebook.notebook",
     "SkillLibrary": "kvnotes_local.skills.library",

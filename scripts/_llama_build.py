@@ -231,7 +231,7 @@ def check_amx(requirement: str, build: Build) -> None:
     """Run llama.cpp's AMX code once, in a child; a wheel that crashes (pip had kept it) is built anew with the cure."""
     if not has_amx(cpu_flags()) or read_json(BUILD_RECORD).get("amx_checked"):
         return
-    module = ["kvnotes_local.engine.build_check"]
+    module = ["kvnotes_local.engine.llama.build_check"]
     if run_module("checking llama.cpp's AMX code", module) < 0:
         say("the llama.cpp that pip had kept crashes in its AMX code: building it again with -fno-dse")
         missing = [flag for flag in NO_DSE if flag not in shlex.split(build.cmake_args)]

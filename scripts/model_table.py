@@ -18,10 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kvnotes_local.engine import native
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.llama import native
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.model_info import ModelClass
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.kv.rotation import LayerRotation

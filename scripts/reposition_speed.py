@@ -22,8 +22,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kvnotes_local.engine import native
-from kvnotes_local.engine.ggml_converter import GGMLConverter
+from kvnotes_local.engine.llama import native
+from kvnotes_local.engine.llama.ggml_converter import GGMLConverter
 from kvnotes_local.evaluation.machine import machine_name
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.hadamard import expected_hadamard

@@ -21,8 +21,8 @@ sys.path.insert(0, str(REPOSITORY))
 
 from textual.pilot import Pilot
 
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.model_scan import embedded_model
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.models.scan import embedded_model
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.launch import open_engine
 from kvnotes_local.tui.start import Start

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.child_engine import ChildEngine
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.model_scan import embedded_model
+from kvnotes_local.engine.process.child_engine import ChildEngine
 from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.models.scan import embedded_model
 from tests.zoo import zoo_model
 
 REPOSITORY = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.chat_template import find_chat_format
+from kvnotes_local.chat_format.template import find_chat_format
 from tests.conftest import REPOSITORY
 
 

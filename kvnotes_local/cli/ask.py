@@ -24,11 +24,11 @@ from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.engine.model_info import ModelInfo
-    from kvnotes_local.notebook.chat_params import ChatParams
+    from kvnotes_local.contract.model_info import ModelInfo
     from kvnotes_local.notebook.notebook import Notebook
     from kvnotes_local.notebook.proof import Proof
     from kvnotes_local.notebook.reply import Reply
+    from kvnotes_local.notebook.store.params import ChatParams
     from kvnotes_local.notebook.stored_chat import StoredChat
 
 
@@ -73,9 +73,9 @@ def ask(
     """Ask one question, with skills spliced in front of it. A chat keeps --temperature, --seed, --max-tokens and --on-full."""
     from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
-    from kvnotes_local.engine.generation import StopReason
-    from kvnotes_local.notebook.chat_params import ChatParams
+    from kvnotes_local.contract.generation import StopReason
     from kvnotes_local.notebook.notebook import Notebook
+    from kvnotes_local.notebook.store.params import ChatParams
     from kvnotes_local.notebook.stored_chat import open_chat
 
     if not text.strip():
@@ -157,7 +157,7 @@ def ask(
 @contextmanager
 def _left_in_order(stored: StoredChat | None, output: Output) -> Iterator[None]:
     """Save the chat's state at the end, also where an error, a signal or a reader that has gone ends the work."""
-    from kvnotes_local.notebook.chat_store import ChatChangedError
+    from kvnotes_local.notebook.store.chats import ChatChangedError
 
     try:
         yield

@@ -14,8 +14,8 @@ from kvnotes_local.errors import UsageError
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.notebook.chat_records import ChatSummary
-    from kvnotes_local.notebook.chat_store import ChatStore
+    from kvnotes_local.notebook.store.chats import ChatStore
+    from kvnotes_local.notebook.store.records import ChatSummary
 
 ChatArgument = Annotated[str, typer.Argument(help="Id of a chat, or the beginning of it.")]
 
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def chat_store(data_dir: Path | None) -> ChatStore:
     """The database of chats."""
-    from kvnotes_local.notebook.chat_store import ChatStore
+    from kvnotes_local.notebook.store.chats import ChatStore
     from kvnotes_local.paths import Paths
 
     return ChatStore((data_dir or Paths.default().data) / "chats.sqlite")
@@ -45,7 +45,7 @@ def list_chats(
     output: Output,
 ) -> None:
     """List the chats, last used first; forks stand below the chat that they come from."""
-    from kvnotes_local.notebook.chat_records import as_tree
+    from kvnotes_local.notebook.store.records import as_tree
 
     chats = chat_store(data_dir).list()
     if chats:
@@ -69,7 +69,7 @@ def show(
     output: Output,
 ) -> None:
     """Print a chat: its segments with their tokens and freshness, and what was said."""
-    from kvnotes_local.notebook.export import chat_document
+    from kvnotes_local.notebook.store.export import chat_document
 
     stored = chat_store(data_dir).load(chat)
     for number, segment in enumerate(stored.segments):
@@ -122,7 +122,7 @@ def export(
     """Write a chat as Markdown or JSON."""
     from kvnotes_local.atomic_file import write_atomically
     from kvnotes_local.errors import KvnotesError
-    from kvnotes_local.notebook.export import chat_json, chat_markdown
+    from kvnotes_local.notebook.store.export import chat_json, chat_markdown
 
     if form not in {"md", "json"}:
         raise UsageError(f"--format {form!r} is neither md nor json.")
@@ -147,7 +147,7 @@ def remove(
     output: Output,
 ) -> None:
     """Delete a chat for good, with what the model has kept of it; forks of it stay."""
-    from kvnotes_local.engine.state_shelf import forget_state
+    from kvnotes_local.engine.sequences.state_shelf import forget_state
     from kvnotes_local.paths import Paths
 
     store = chat_store(data_dir)

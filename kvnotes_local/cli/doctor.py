@@ -47,7 +47,7 @@ def doctor(
 def _machine() -> Check:
     import psutil
 
-    from kvnotes_local.engine.memory import available_memory
+    from kvnotes_local.models.memory import available_memory
 
     memory = psutil.virtual_memory().total
     return Check(
@@ -62,12 +62,12 @@ def _build(options: EngineOptions) -> list[Check]:
     from importlib.metadata import PackageNotFoundError, version
 
     from kvnotes_local.cli.session import cache_directory
-    from kvnotes_local.engine.build_check import extra_buffers_safe, run_child
-    from kvnotes_local.engine.model_scan import embedded_model, find_models
-    from kvnotes_local.engine.supervision import exit_cause
+    from kvnotes_local.engine.llama.build_check import extra_buffers_safe, run_child
+    from kvnotes_local.engine.process.supervision import exit_cause
+    from kvnotes_local.models.scan import embedded_model, find_models
 
     # In a child: a broken library may kill the process that loads it, and this one has to tell.
-    command = "from kvnotes_local.engine import native; print(native.system_info())"
+    command = "from kvnotes_local.engine.llama import native; print(native.system_info())"
     tried = run_child([sys.executable, "-c", command])
     said = tried.output.strip().splitlines()[-1:] or ["it said nothing"]
     try:
@@ -87,7 +87,7 @@ def _build(options: EngineOptions) -> list[Check]:
 
 
 def _reinstall() -> str:
-    from kvnotes_local.engine.build_check import rebuild_command
+    from kvnotes_local.engine.llama.build_check import rebuild_command
     from kvnotes_local.errors import EngineError
 
     try:
@@ -98,7 +98,7 @@ def _reinstall() -> str:
 
 def _models() -> Check:
     from kvnotes_local.cli.models import NO_MODEL
-    from kvnotes_local.engine.model_scan import scan_models
+    from kvnotes_local.models.scan import scan_models
 
     models = [found for found in scan_models().models if found.header]
     if not models:

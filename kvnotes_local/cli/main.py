@@ -76,7 +76,8 @@ def main(
 def run(open_screens: OpenScreens) -> None:
     """Run the command line; exits 0 done, 1 refused, failed or stopped with a message, 2 usage, 3 a gate
     did not hold, 128 + the signal after SIGTERM and SIGHUP. ``open_screens``: what is done without a command."""
-    from kvnotes_local.cli import ask, bench, chats, demo, doctor, models, probe, run_episode, skills, verify
+    from kvnotes_local.cli import ask, bench, chats, demo, doctor, models, probe, run_episode, verify
+    from kvnotes_local.cli.skills import commands as skills
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -13,8 +13,8 @@ from kvnotes_local.cli.options import (
     with_options,
 )
 from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.engine.model_files import ModelSource
 from kvnotes_local.errors import ModelError
+from kvnotes_local.models.files import ModelSource
 from kvnotes_local.wording import counted
 
 
@@ -34,7 +34,7 @@ def list_models(
     output: Output,
 ) -> None:
     """List the GGUF files of this machine and where they were found."""
-    from kvnotes_local.engine.model_scan import scan_models
+    from kvnotes_local.models.scan import scan_models
 
     scan = scan_models(model or [])
     rows, entries = [], []
@@ -86,8 +86,8 @@ def add(
     output: Output,
 ) -> None:
     """Have files and folders of models looked at from now on, like the ones that were found."""
-    from kvnotes_local.engine.added_models import AddedModels
-    from kvnotes_local.engine.model_scan import scan_models
+    from kvnotes_local.models.added import AddedModels
+    from kvnotes_local.models.scan import scan_models
 
     added = AddedModels.default()
     for path in paths:

@@ -21,7 +21,7 @@ from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.engine.protocol import Engine
+    from kvnotes_local.contract.protocol import Engine
     from kvnotes_local.evaluation.probe import Probe, ProbeCase, ProbeSummary
     from kvnotes_local.evaluation.statistics import Estimate
 

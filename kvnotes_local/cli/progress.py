@@ -18,7 +18,7 @@ from kvnotes_local.wording import counted
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from kvnotes_local.engine.protocol import Progress
+    from kvnotes_local.contract.protocol import Progress
 
 _QUIET_SECONDS = 1.0
 _LINE_SECONDS = 10.0

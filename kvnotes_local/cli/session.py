@@ -14,11 +14,11 @@ from kvnotes_local.cli.interrupt import cancel_on_interrupt
 from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.quantities import parse_bytes
-from kvnotes_local.engine.model_choice import resolve_model
-from kvnotes_local.engine.model_files import FoundModel
-from kvnotes_local.engine.model_scan import find_models
-from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import Cancelled, EngineError
+from kvnotes_local.models.choice import resolve_model
+from kvnotes_local.models.files import FoundModel
+from kvnotes_local.models.scan import find_models
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
@@ -26,10 +26,10 @@ from kvnotes_local.skills.verdicts import VerdictStore
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.engine.child_engine import ChildEngine
-    from kvnotes_local.engine.engine_params import EngineParams
+    from kvnotes_local.contract.params import EngineParams
+    from kvnotes_local.contract.protocol import Engine
     from kvnotes_local.engine.llama_engine import LlamaEngine
-    from kvnotes_local.engine.protocol import Engine
+    from kvnotes_local.engine.process.child_engine import ChildEngine
     from kvnotes_local.notebook.proof import PrefillSpeed
     from kvnotes_local.skills.artifact_limit import ArtifactLimit
     from kvnotes_local.skills.compiler import SkillCompiler
@@ -87,7 +87,7 @@ def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine
     """The engine in this process, or with ``--isolate`` the one in a process of its own. Raises EngineError where llama.cpp
     cannot be loaded."""
     if options.isolate:
-        from kvnotes_local.engine.child_engine import ChildEngine
+        from kvnotes_local.engine.process.child_engine import ChildEngine
 
         return ChildEngine
     try:
@@ -102,10 +102,10 @@ def runnable_params(path: Path, params: EngineParams, cache: Path, note: Callabl
 
     ``note`` is told what makes it slow. Raises ModelError.
     """
-    from kvnotes_local.engine.build_check import extra_buffers_safe
-    from kvnotes_local.engine.engine_params import DEFAULT_N_CTX
-    from kvnotes_local.engine.gguf_reader import read_gguf_header
-    from kvnotes_local.engine.model_scan import embedded_model
+    from kvnotes_local.contract.params import DEFAULT_N_CTX
+    from kvnotes_local.engine.llama.build_check import extra_buffers_safe
+    from kvnotes_local.models.gguf_reader import read_gguf_header
+    from kvnotes_local.models.scan import embedded_model
 
     header = read_gguf_header(path)
     check = extra_buffers_safe(embedded_model() or path, cache)
@@ -131,7 +131,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Load the model and close it afterwards. ``n_ctx``: a default for ``--n-ctx 0``. Raises KvnotesError."""
     # Imported here: commands that need no model must not pay for llama.cpp's libraries.
-    from kvnotes_local.engine.engine_params import EngineParams
+    from kvnotes_local.contract.params import EngineParams
     from kvnotes_local.notebook.proof import PrefillSpeed
     from kvnotes_local.skills.compiler import SkillCompiler
     from kvnotes_local.skills.speeds import SpeedMemory

@@ -10,12 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine import native
-from kvnotes_local.engine.artifact import Artifact, open_artifact
-from kvnotes_local.engine.artifact_check import check_rows_of
-from kvnotes_local.engine.artifact_compiler import ArtifactCompiler
-from kvnotes_local.engine.checkpoints import end_where_known, go_back
-from kvnotes_local.engine.compile_job import (
+from kvnotes_local.artifacts.artifact import Artifact, open_artifact
+from kvnotes_local.contract.compile_job import (
     BatchCost,
     Compiled,
     CompileEvent,
@@ -25,28 +21,32 @@ from kvnotes_local.engine.compile_job import (
     JobFailed,
     JobProgress,
 )
-from kvnotes_local.engine.context import LlamaContext
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.fingerprint import model_fingerprint
-from kvnotes_local.engine.generation import Generation, Sampling
-from kvnotes_local.engine.ggml_converter import GGMLConverter
-from kvnotes_local.engine.memory import check_memory
-from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.model_class import classify
+from kvnotes_local.contract.generation import Generation, Sampling
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.plan import Applied, Graft, Part
+from kvnotes_local.contract.protocol import LoadProgress, Parked, Progress, RowCheck
+from kvnotes_local.engine.compiling.artifact_check import check_rows_of
+from kvnotes_local.engine.compiling.artifact_compiler import ArtifactCompiler
+from kvnotes_local.engine.llama import native
+from kvnotes_local.engine.llama.checkpoints import end_where_known, go_back
+from kvnotes_local.engine.llama.context import LlamaContext
+from kvnotes_local.engine.llama.ggml_converter import GGMLConverter
+from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.model_description import completed, describe, state_format
-from kvnotes_local.engine.model_info import ModelClass
-from kvnotes_local.engine.plan import Applied, Graft, Part
-from kvnotes_local.engine.protocol import LoadProgress, Parked, Progress, RowCheck
-from kvnotes_local.engine.rows_transfer import RowsTransfer
-from kvnotes_local.engine.saved_state import load_state, save_state
-from kvnotes_local.engine.sequence_builder import SequenceBuilder, SequenceState
-from kvnotes_local.engine.sequences import Sequences
-from kvnotes_local.engine.state_shelf import StateShelf, states_directory
-from kvnotes_local.engine.token_drawing import draw_tokens
+from kvnotes_local.engine.rotation.model_class import classify
+from kvnotes_local.engine.sequence_pool import Sequences
+from kvnotes_local.engine.sequences.builder import SequenceBuilder, SequenceState
+from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer
+from kvnotes_local.engine.sequences.saved_state import load_state, save_state
+from kvnotes_local.engine.sequences.state_shelf import StateShelf, states_directory
+from kvnotes_local.engine.sequences.token_drawing import draw_tokens
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.kv.rotation import ModelRotation
 from kvnotes_local.kv.state import parse_state, write_state
+from kvnotes_local.models.fingerprint import model_fingerprint
+from kvnotes_local.models.memory import check_memory
 
 
 class LlamaEngine:

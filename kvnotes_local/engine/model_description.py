@@ -9,13 +9,13 @@ from importlib.metadata import version
 
 import psutil
 
-from kvnotes_local.engine.chat_format import ChatFormat
-from kvnotes_local.engine.chat_template import find_chat_format
-from kvnotes_local.engine.context import N_SEQUENCES
-from kvnotes_local.engine.engine_params import DEFAULT_N_CTX, MAX_SEQUENCES, MIN_SEQUENCES, EngineParams
-from kvnotes_local.engine.model import LlamaModel
-from kvnotes_local.engine.model_class import Classified
-from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.chat_format.format import ChatFormat
+from kvnotes_local.chat_format.template import find_chat_format
+from kvnotes_local.contract.model_info import ModelInfo
+from kvnotes_local.contract.params import DEFAULT_N_CTX, MAX_SEQUENCES, MIN_SEQUENCES, EngineParams
+from kvnotes_local.engine.llama.context import N_SEQUENCES
+from kvnotes_local.engine.llama.model import LlamaModel
+from kvnotes_local.engine.rotation.model_class import Classified
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import StateLayout
 from kvnotes_local.wording import counted

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.generation import Sampling
-from kvnotes_local.engine.plan import Decode, Keep, Part
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.plan import Decode, Keep, Part
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.logits import log_softmax
 from kvnotes_local.evaluation.questions import AskTokens
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kvnotes_local.engine.model_info import ModelClass
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
 from kvnotes_local.evaluation.bench_skills import FIELD, bench_skills

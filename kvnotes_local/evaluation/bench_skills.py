@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.decision_cases import decision_texts
 from kvnotes_local.skills.library import SkillLibrary
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.decision_cases import DecisionCase, DecisionText, choice_margin
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook

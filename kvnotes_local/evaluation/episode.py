@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.plan import Decode
+from kvnotes_local.contract.plan import Decode
 from kvnotes_local.errors import Cancelled, KvnotesError
 from kvnotes_local.evaluation.logits import cosine, kl_divergence
 from kvnotes_local.evaluation.recompute import as_if_read

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from kvnotes_local.engine.plan import Decode, Part, Splice
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.plan import Decode, Part, Splice
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.answering import Answer, answer, built, forked
 from kvnotes_local.evaluation.logits import ComparedAnswers, compare_rows
 from kvnotes_local.evaluation.questions import Context, Question, ask_tokens

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 
-from kvnotes_local.engine.model_info import ModelClass, ModelInfo
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.model_info import ModelClass, ModelInfo
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.fidelity import (
     DEFAULT_POSITIONS,

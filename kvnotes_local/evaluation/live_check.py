@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.plan import Decode, Keep
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.plan import Decode, Keep
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.evaluation.fidelity import Step
 from kvnotes_local.evaluation.logits import ComparedAnswers, compare_rows

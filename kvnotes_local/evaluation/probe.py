@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvnotes_local.engine.model_info import ModelClass
-from kvnotes_local.engine.plan import Decode, Graft, Keep, Part
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.plan import Decode, Graft, Keep, Part
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.evaluation.answering import built, forked
 from kvnotes_local.evaluation.decision_cases import DecisionText, choice_margin, telling_tokens

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.changes import find_skill
 from kvnotes_local.notebook.segment import Segment, all_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.notebook.changes import EVERYTHING, Draft, field_values
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind, Segment

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.decision_cases import DecisionText
 from kvnotes_local.evaluation.episode import Compared, Episode, Step, StepReport, play
 from kvnotes_local.notebook.edit import EditLevel

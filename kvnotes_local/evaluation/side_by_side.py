@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvnotes_local.engine.generation import Sampling
-from kvnotes_local.engine.plan import Decode, Keep
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.plan import Decode, Keep
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.logits import cosine
 from kvnotes_local.notebook.reply import Reply
 

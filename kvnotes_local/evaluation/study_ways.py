@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.artifact import open_artifact
-from kvnotes_local.engine.artifact_meta import text_sha256
-from kvnotes_local.engine.artifact_writer import write_artifact
-from kvnotes_local.engine.compile_job import ArtifactLabels, CompileJob
-from kvnotes_local.engine.plan import Decode, Part, Splice
-from kvnotes_local.engine.protocol import Engine
-from kvnotes_local.engine.turns import TurnTokenizer
+from kvnotes_local.artifacts.artifact import open_artifact
+from kvnotes_local.artifacts.meta import text_sha256
+from kvnotes_local.artifacts.writer import write_artifact
+from kvnotes_local.chat_format.turns import TurnTokenizer
+from kvnotes_local.contract.compile_job import ArtifactLabels, CompileJob
+from kvnotes_local.contract.plan import Decode, Part, Splice
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.questions import Context
 from kvnotes_local.kv.layout import StateRows
 from kvnotes_local.kv.rows import value_distances

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kvnotes_local.contract.protocol import Engine, Progress
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.protocol import Engine, Progress
 from kvnotes_local.evaluation.fidelity import DEFAULT_POSITIONS, OtherEngine, Step
 from kvnotes_local.evaluation.gate import GateResult, check_can_splice, default_seams, run_gate, try_seams
 from kvnotes_local.evaluation.questions import Context, Question, bundled_contexts, bundled_questions, skill_questions

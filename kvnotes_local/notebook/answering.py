@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.errors import EngineLost
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.segment import Segment

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from kvnotes_local.engine.generation import Sampling, StopReason
-from kvnotes_local.engine.model_info import ModelClass
-from kvnotes_local.engine.protocol import Progress
+from kvnotes_local.contract.generation import Sampling, StopReason
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.protocol import Progress
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.answering import Answering
 from kvnotes_local.notebook.auto_edit import settle

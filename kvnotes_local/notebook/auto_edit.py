@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.plan import Applied, Decode
+from kvnotes_local.contract.plan import Applied, Decode
 from kvnotes_local.errors import ContextFullError, EngineLost
 from kvnotes_local.notebook.changes import Change
 from kvnotes_local.notebook.chat_cache import ChatCache

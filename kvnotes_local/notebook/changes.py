@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvnotes_local.engine.plan import Part
-from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.chat_format.turns import FieldSpan
+from kvnotes_local.contract.plan import Part
 from kvnotes_local.notebook.plan import PlanBuilder
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens, merge_runs, start_of
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kvnotes_local.engine.model_info import ModelClass
-from kvnotes_local.engine.plan import Applied, Decode, Keep, Part
-from kvnotes_local.engine.protocol import Engine, Progress
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.plan import Applied, Decode, Keep, Part
+from kvnotes_local.contract.protocol import Engine, Progress
 from kvnotes_local.errors import ArtifactError, EngineError, EngineLost
 from kvnotes_local.notebook.changes import Change, common_length, rebuild
 from kvnotes_local.notebook.proof import PrefillSpeed, Proof

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvnotes_local.engine.generation import Generation, StopReason
+from kvnotes_local.contract.generation import Generation, StopReason
 
 OnText = Callable[[str], None]
 """Called with each piece of an answer as it is generated."""

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.generation import Generation, Sampling, StopReason
-from kvnotes_local.engine.model_info import ModelClass
-from kvnotes_local.engine.protocol import Engine, Progress
+from kvnotes_local.contract.generation import Generation, Sampling, StopReason
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.protocol import Engine, Progress
 from kvnotes_local.errors import EngineLost, SkillError, UsageError
 from kvnotes_local.notebook.asking import ask
 from kvnotes_local.notebook.changes import Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache
-from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
 from kvnotes_local.notebook.field_edit import edit_field
 from kvnotes_local.notebook.listening import OnText
@@ -25,6 +24,7 @@ from kvnotes_local.notebook.segment import Kind, Segment, all_tokens, start_of
 from kvnotes_local.notebook.segment_changes import drop_skill, replace_beginning, replace_segment
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.notebook.skill_splicer import SkillSplicer
+from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.working_chat import Keeper, WorkingChat
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvnotes_local.engine.plan import Decode, Keep, Part, Splice
+from kvnotes_local.contract.plan import Decode, Keep, Part, Splice
 
 
 class PlanBuilder:

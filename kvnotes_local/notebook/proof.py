@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.plan import Applied
+from kvnotes_local.contract.plan import Applied
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.generation import StopReason
+from kvnotes_local.contract.generation import StopReason
 from kvnotes_local.notebook.edit import EditResult
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.notebook.segment import Segment

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from kvnotes_local.engine.turns import FieldSpan, TurnTokens
+from kvnotes_local.chat_format.turns import FieldSpan, TurnTokens
 from kvnotes_local.notebook.proof import Proof
 
 

@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvnotes_local.engine.chat_format import REASONING_CLOSE, REASONING_OPEN
-from kvnotes_local.engine.generation import Generation, StopReason
-from kvnotes_local.engine.protocol import Engine
-from kvnotes_local.engine.turns import TurnTokenizer, TurnTokens
+from kvnotes_local.chat_format.format import REASONING_CLOSE, REASONING_OPEN
+from kvnotes_local.chat_format.turns import TurnTokenizer, TurnTokens
+from kvnotes_local.contract.generation import Generation, StopReason
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.notebook.errata import dropped_skill_erratum, field_erratum
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, make_segment
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler, template_pieces

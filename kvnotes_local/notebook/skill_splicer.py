@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvnotes_local.engine.model_info import ModelClass
-from kvnotes_local.engine.protocol import Engine, Progress
+from kvnotes_local.contract.model_info import ModelClass
+from kvnotes_local.contract.protocol import Engine, Progress
 from kvnotes_local.notebook.changes import Change, Draft
 from kvnotes_local.notebook.proof import PrefillSpeed
 from kvnotes_local.notebook.segment import Freshness, Kind, Segment, all_tokens

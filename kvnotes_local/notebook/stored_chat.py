@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.generation import Sampling
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import UsageError
-from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_records import new_chat_id
-from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import PrefillSpeed
 from kvnotes_local.notebook.segment import Segment
+from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.notebook.store.params import ChatParams
+from kvnotes_local.notebook.store.records import new_chat_id
 from kvnotes_local.notebook.working_chat import Keeper
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kvnotes_local.engine.protocol import Progress
+from kvnotes_local.contract.protocol import Progress
 from kvnotes_local.errors import EngineLost
 from kvnotes_local.notebook.changes import Change, field_values
 from kvnotes_local.notebook.chat_cache import ChatCache

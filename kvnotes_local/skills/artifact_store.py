@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from kvnotes_local.engine.artifact import read_artifact_meta
-from kvnotes_local.engine.artifact_meta import ArtifactMeta
-from kvnotes_local.engine.artifact_writer import NO_ROOM
-from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
+from kvnotes_local.artifacts.artifact import read_artifact_meta
+from kvnotes_local.artifacts.meta import ArtifactMeta
+from kvnotes_local.artifacts.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
+from kvnotes_local.artifacts.writer import NO_ROOM
 from kvnotes_local.errors import ArtifactError, DiskFullError, OtherVersionError
 
 SUFFIX = ".safetensors"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvnotes_local.engine.compile_job import BatchCost, CompileEvent, JobDone, JobFailed, JobSkipped
-from kvnotes_local.engine.plan import Splice
-from kvnotes_local.engine.protocol import Engine
-from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.contract.compile_job import BatchCost, CompileEvent, JobDone, JobFailed, JobSkipped
+from kvnotes_local.contract.plan import Splice
+from kvnotes_local.contract.protocol import Engine
+from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler
 from kvnotes_local.skills.skill import Skill

@@ -11,14 +11,14 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from kvnotes_local.engine.artifact import artifact_key, open_artifact
-from kvnotes_local.engine.artifact_meta import ArtifactKind, text_sha256
-from kvnotes_local.engine.chat_format import Wrapper
-from kvnotes_local.engine.compile_job import ArtifactLabels, Compiled
-from kvnotes_local.engine.model_info import ModelClass, ModelInfo
-from kvnotes_local.engine.protocol import Engine, Progress
-from kvnotes_local.engine.store_type import StoreType
-from kvnotes_local.engine.turns import TurnPiece, TurnTokenizer, TurnTokens
+from kvnotes_local.artifacts.artifact import artifact_key, open_artifact
+from kvnotes_local.artifacts.meta import ArtifactKind, text_sha256
+from kvnotes_local.chat_format.format import Wrapper
+from kvnotes_local.chat_format.turns import TurnPiece, TurnTokenizer, TurnTokens
+from kvnotes_local.contract.compile_job import ArtifactLabels, Compiled
+from kvnotes_local.contract.model_info import ModelClass, ModelInfo
+from kvnotes_local.contract.protocol import Engine, Progress
+from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import ArtifactError, SkillError
 from kvnotes_local.skills.artifact_limit import ArtifactLimit
 from kvnotes_local.skills.artifact_store import ArtifactStore

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kvnotes_local.engine.artifact_meta import ArtifactMeta
+from kvnotes_local.artifacts.meta import ArtifactMeta
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.skills.artifact_store import SUFFIX, ArtifactStore, StoredArtifact
 from kvnotes_local.skills.imports import ImportShelf

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from kvnotes_local.engine.artifact import open_artifact
-from kvnotes_local.engine.artifact_meta import ArtifactMeta, artifact_key
-from kvnotes_local.engine.artifact_writer import write_artifact
-from kvnotes_local.engine.model_info import ModelInfo
-from kvnotes_local.engine.protocol import Engine, RowCheck
+from kvnotes_local.artifacts.artifact import open_artifact
+from kvnotes_local.artifacts.meta import ArtifactMeta, artifact_key
+from kvnotes_local.artifacts.writer import write_artifact
+from kvnotes_local.contract.model_info import ModelInfo
+from kvnotes_local.contract.protocol import Engine, RowCheck
 from kvnotes_local.errors import ArtifactError, DiskFullError
 from kvnotes_local.skills.artifact_store import ArtifactStore, StoredArtifact
 from kvnotes_local.skills.task import Task

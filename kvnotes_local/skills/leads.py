@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvnotes_local.engine.turns import TurnTokenizer
+from kvnotes_local.chat_format.turns import TurnTokenizer
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.contract.store_type import StoreType
 
 
 @dataclass(frozen=True)

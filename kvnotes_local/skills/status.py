@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
 
-from kvnotes_local.engine.artifact_meta import ArtifactKind, ArtifactMeta, rows_version, text_sha256
-from kvnotes_local.engine.model_info import release
+from kvnotes_local.artifacts.meta import ArtifactKind, ArtifactMeta, rows_version, text_sha256
+from kvnotes_local.contract.model_info import release
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.artifact_store import ArtifactStore, StoredArtifact
 from kvnotes_local.skills.library import SkillLibrary

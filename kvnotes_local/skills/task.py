@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvnotes_local.engine.compile_job import ArtifactLabels, CompileJob
-from kvnotes_local.engine.store_type import StoreType
-from kvnotes_local.engine.turns import TurnTokens
+from kvnotes_local.chat_format.turns import TurnTokens
+from kvnotes_local.contract.compile_job import ArtifactLabels, CompileJob
+from kvnotes_local.contract.store_type import StoreType
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvnotes_local.artifacts.meta import ArtifactKind, ArtifactMeta, text_sha256
+from kvnotes_local.artifacts.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
+from kvnotes_local.artifacts.writer import NO_ROOM
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.artifact_meta import ArtifactKind, ArtifactMeta, text_sha256
-from kvnotes_local.engine.artifact_writer import NO_ROOM
-from kvnotes_local.engine.tensor_file import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from kvnotes_local.errors import ArtifactError, DiskFullError, KvnotesError, SkillError
 from kvnotes_local.skills.artifact_store import StoredArtifact
 from kvnotes_local.skills.evals import FILE_NAME as EVALS

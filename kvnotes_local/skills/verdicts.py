@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.model_info import ModelInfo, release
+from kvnotes_local.contract.model_info import ModelInfo, release
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.small_file import read_json
 

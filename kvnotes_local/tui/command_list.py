@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
-from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.contract.generation import Sampling
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.segment import Kind

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.small_file import read_json
 

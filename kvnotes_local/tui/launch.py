@@ -11,8 +11,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from kvnotes_local.cli.options import EngineOptions
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.tui.app import KvnotesApp
@@ -26,8 +26,8 @@ def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_d
     """Run the app until it is left. Raises KvnotesError for what is wrong before it has begun."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The screens of kvnotes need a terminal. `kvnotes --help` lists what works without one.")
-    from kvnotes_local.engine.model_choice import resolve_model
-    from kvnotes_local.engine.model_scan import embedded_model, find_models
+    from kvnotes_local.models.choice import resolve_model
+    from kvnotes_local.models.scan import embedded_model, find_models
 
     usual = Paths.default()
     places = Places(
@@ -63,7 +63,7 @@ def open_engine(places: Places) -> OpenEngine:
     def open_(path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]) -> Engine:
         # Here: the screens come first, llama.cpp's build is looked at later.
         from kvnotes_local.cli.session import runnable_params
-        from kvnotes_local.engine.child_engine import ChildEngine
+        from kvnotes_local.engine.process.child_engine import ChildEngine
 
         settings, _ = SettingsFile(places.settings).load()  # told what is wrong with them already
         params = replace(params, n_sequences=params.n_sequences or settings.sequences)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.contract.model_info import ModelInfo
 from kvnotes_local.notebook.edit import EditResult
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.tui.views import ChatView, ModelRow, SkillRow
 
 if TYPE_CHECKING:
-    from kvnotes_local.engine.memory import MemoryEstimate
     from kvnotes_local.evaluation.bench_row import BenchRow
     from kvnotes_local.evaluation.gate import GateResult
     from kvnotes_local.evaluation.live_check import LiveCheck
     from kvnotes_local.evaluation.probe import Probe
-    from kvnotes_local.notebook.chat_records import Chat, ChatSummary, Found, RemovedChat
+    from kvnotes_local.models.memory import MemoryEstimate
+    from kvnotes_local.notebook.store.records import Chat, ChatSummary, Found, RemovedChat
     from kvnotes_local.tui.workbench.crash_watch import SaferSetting
 
 

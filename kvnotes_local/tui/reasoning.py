@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvnotes_local.engine.chat_format import REASONING_CLOSE, REASONING_OPEN, ChatFormat
+from kvnotes_local.chat_format.format import REASONING_CLOSE, REASONING_OPEN, ChatFormat
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.engine_params import MAX_SEQUENCES, MIN_SEQUENCES
-from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.params import MAX_SEQUENCES, MIN_SEQUENCES
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
 from kvnotes_local.paths import ensure_private
 from kvnotes_local.small_file import read_small
 

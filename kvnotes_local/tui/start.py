@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.tui.state import SessionState
 from kvnotes_local.tui.workbench.desk import OpenEngine, Places
 from kvnotes_local.tui.workbench.model_requests import LoadModel

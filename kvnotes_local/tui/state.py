@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.contract.model_info import ModelInfo
 from kvnotes_local.notebook.proof import Proof
 from kvnotes_local.tui.news import (
     AnswerEnded,

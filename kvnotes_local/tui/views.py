@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvnotes_local.notebook.chat_params import ChatParams
 from kvnotes_local.notebook.segment import Segment
+from kvnotes_local.notebook.store.params import ChatParams
 
 if TYPE_CHECKING:
     from kvnotes_local.skills.verdicts import Verdict

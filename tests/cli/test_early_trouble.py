@@ -39,7 +39,7 @@ sys.meta_path.insert(0, Interrupt())
         ("kvnotes_local.cli.main", []),
         ("typer", []),
         ("numpy", []),
-        ("kvnotes_local.engine.build_check", []),
+        ("kvnotes_local.engine.llama.build_check", []),
         ("llama_cpp.llama_cpp", []),
         ("kvnotes_local.notebook.notebook", []),
         ("kvnotes_local.skills.library", ["--isolate"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.gguf_reader import read_gguf_header
+from kvnotes_local.models.gguf_reader import read_gguf_header
 from tests.conftest import Run
 from tests.zoo import zoo_model
 

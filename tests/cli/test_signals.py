@@ -17,7 +17,7 @@ import pytest
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.progress import step_progress
 from kvnotes_local.errors import Cancelled
-from kvnotes_local.notebook.chat_store import ChatStore
+from kvnotes_local.notebook.store.chats import ChatStore
 from tests.conftest import Run
 from tests.zoo import zoo_model
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.context import LlamaContext
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.live_layout import read_live_layout
-from kvnotes_local.engine.model import LlamaModel
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.llama.context import LlamaContext
+from kvnotes_local.engine.llama.model import LlamaModel
+from kvnotes_local.engine.rotation.live_layout import read_live_layout
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import GGMLType, StateRows
 from kvnotes_local.kv.state import parse_state

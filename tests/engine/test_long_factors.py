@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.engine.compile_job import ArtifactLabels, CompileJob
+from kvnotes_local.contract.compile_job import ArtifactLabels, CompileJob
+from kvnotes_local.contract.plan import Decode, Splice
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.plan import Decode, Splice
 
 
 @pytest.mark.parametrize("n_ctx", [1024, 6144])

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kvnotes_local.contract.plan import Decode, Keep
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.plan import Decode, Keep
 from kvnotes_local.errors import EngineError
 from tests.conftest import both_engines
 

@@ -28,14 +28,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvnotes_local.chat_format.template import find_chat_format
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.plan import Decode
 from kvnotes_local.engine import model_description
-from kvnotes_local.engine.chat_template import find_chat_format
-from kvnotes_local.engine.context import LlamaContext
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.live_layout import read_live_layout
+from kvnotes_local.engine.llama.context import LlamaContext
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.plan import Decode
-from kvnotes_local.engine.rows_transfer import TransferStats
+from kvnotes_local.engine.rotation.live_layout import read_live_layout
+from kvnotes_local.engine.sequences.rows_transfer import TransferStats
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.hadamard import expected_hadamard, hadamard
@@ -493,8 +493,8 @@ _PRINT_BLOCKS = """
 import json, sys
 from pathlib import Path
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.plan import Decode
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.plan import Decode
 from kvnotes_local.kv.layout import GGMLType
 
 found = {}

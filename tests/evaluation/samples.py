@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvnotes_local.engine.protocol import Engine
+from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.questions import Context, Question
 from kvnotes_local.notebook.segment_factory import SegmentFactory
 from kvnotes_local.skills.library import SkillLibrary

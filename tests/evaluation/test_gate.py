@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.engine import artifact_compiler
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.compiling import artifact_compiler
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.evaluation.fidelity import NoiseSource, measure_noise, measure_splice, recompute
 from kvnotes_local.evaluation.gate import GateResult, run_gate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.evaluation.questions import bundled_contexts
 from kvnotes_local.evaluation.verification import Effort, verify_skill

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.evaluation import probe as probe_module

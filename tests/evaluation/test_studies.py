@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.evaluation.decision_cases import DecisionCase, DecisionText
 from kvnotes_local.evaluation.edit_levels import LEVELS, measure_edits, summarize_edits

@@ -17,10 +17,12 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
-from kvnotes_local.engine import artifact_compiler, child_process, llama_engine
-from kvnotes_local.engine.context import LlamaContext
-from kvnotes_local.engine.pulse import PULSE
-from kvnotes_local.engine.rows_transfer import RowsTransfer
+from kvnotes_local.engine import llama_engine
+from kvnotes_local.engine.compiling import artifact_compiler
+from kvnotes_local.engine.llama.context import LlamaContext
+from kvnotes_local.engine.llama.pulse import PULSE
+from kvnotes_local.engine.process import child as child_process
+from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer
 
 WHERE: dict[str, tuple[Any, str]] = {
     "load": (api, "llama_model_load_from_file"),

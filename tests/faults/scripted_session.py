@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.kv.layout import GGMLType
-from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.stored_chat import StoredChat, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler

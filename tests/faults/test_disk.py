@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.bounded_log import BoundedLog
-from kvnotes_local.notebook.chat_store import ChatStore
+from kvnotes_local.bounded_log import BoundedLog
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.stored_chat import open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.child_engine import ChildEngine
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.supervision import Limits
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.process.child_engine import ChildEngine
+from kvnotes_local.engine.process.supervision import Limits
 from kvnotes_local.errors import EngineCrashed
 from kvnotes_local.kv.layout import GGMLType
-from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.edit import EditLevel
-from kvnotes_local.notebook.export import chat_markdown
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.notebook.store.export import chat_markdown
 from kvnotes_local.notebook.stored_chat import StoredChat, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler

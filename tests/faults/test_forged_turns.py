@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.chat_template import find_chat_format
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.chat_format.template import find_chat_format
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
@@ -19,7 +19,7 @@ from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
-from tests.engine.chat_templates import TEMPLATES
+from tests.chat_format.chat_templates import TEMPLATES
 from tests.zoo import build, models
 from tests.zoo.vocabulary import Vocabulary, byte_vocabulary
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Segment
+from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.working_chat import Keeper
 from tests.conftest import AnyEngine, Run, both_engines
 from tests.zoo import zoo_model

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.engine.artifact import ArtifactMeta, open_artifact
-from kvnotes_local.engine.artifact_writer import write_artifact
-from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.artifacts.artifact import ArtifactMeta, open_artifact
+from kvnotes_local.artifacts.writer import write_artifact
+from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, LayerLayout, StateLayout, StateRows, TensorLayout
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.imports import ImportShelf

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.protocol import Parked
-from kvnotes_local.engine.state_shelf import DISK_LIMIT, ShelvedState, StateShelf
+from kvnotes_local.contract.protocol import Parked
+from kvnotes_local.engine.sequences.state_shelf import DISK_LIMIT, ShelvedState, StateShelf
 from kvnotes_local.errors import ArtifactError
-from kvnotes_local.notebook import chat_store
-from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
+from kvnotes_local.notebook.store import chats as chat_store
+from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.notebook.stored_chat import Committer
 from kvnotes_local.skills import library
 from kvnotes_local.skills.library import SkillLibrary

@@ -16,22 +16,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvnotes_local.engine.added_models import AddedModels
-from kvnotes_local.engine.calls import CALLS, GenerationStep, Loaded
-from kvnotes_local.engine.compile_job import CompileEvent
-from kvnotes_local.engine.gguf_reader import read_gguf_header
-from kvnotes_local.engine.messages import Frame, FrameReader
-from kvnotes_local.engine.plan import Applied, Part
-from kvnotes_local.engine.template_sandbox import Message, TemplateError, render_template
-from kvnotes_local.engine.wire import WireError, from_wire
+from kvnotes_local.chat_format.sandbox import Message, TemplateError, render_template
+from kvnotes_local.contract.compile_job import CompileEvent
+from kvnotes_local.contract.plan import Applied, Part
+from kvnotes_local.engine.process.calls import CALLS, GenerationStep, Loaded
+from kvnotes_local.engine.process.messages import Frame, FrameReader
+from kvnotes_local.engine.process.wire import WireError, from_wire
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.episode_file import load_episode
-from kvnotes_local.notebook.chat_database import ChatStoreError
-from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_records import as_tree
-from kvnotes_local.notebook.chat_store import ChatStore
-from kvnotes_local.notebook.export import chat_json, chat_markdown
+from kvnotes_local.models.added import AddedModels
+from kvnotes_local.models.gguf_reader import read_gguf_header
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens
+from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.notebook.store.database import ChatStoreError
+from kvnotes_local.notebook.store.export import chat_json, chat_markdown
+from kvnotes_local.notebook.store.params import ChatParams
+from kvnotes_local.notebook.store.records import as_tree
 from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.skill_file import load_skill

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine import build_check, model_class
-from kvnotes_local.engine.added_models import AddedModels
-from kvnotes_local.engine.fingerprint import model_fingerprint
+from kvnotes_local.engine.llama import build_check
+from kvnotes_local.engine.rotation import model_class
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.models.added import AddedModels
+from kvnotes_local.models.fingerprint import model_fingerprint
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.imports import ImportShelf

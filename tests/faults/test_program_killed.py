@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.notebook.chat_store import ChatStore
+from kvnotes_local.notebook.store.chats import ChatStore
 from tests.faults.scripted_session import STEPS
 from tests.zoo import zoo_model
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
+from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.terminal_text import safe_json
 from tests.conftest import Run as CommandRun
 from tests.zoo import zoo_model

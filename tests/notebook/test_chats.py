@@ -10,30 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.engine.chat_template import find_chat_format
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.chat_format.template import find_chat_format
+from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.plan import Decode
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.plan import Decode
-from kvnotes_local.engine.state_shelf import forget_states_aside, put_state_back, set_state_aside
+from kvnotes_local.engine.sequences.state_shelf import forget_states_aside, put_state_back, set_state_aside
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.kv.layout import GGMLType
-from kvnotes_local.notebook import chat_database
 from kvnotes_local.notebook.changes import rebuild
-from kvnotes_local.notebook.chat_database import ChatStoreError
-from kvnotes_local.notebook.chat_params import ChatParams
-from kvnotes_local.notebook.chat_records import as_tree
-from kvnotes_local.notebook.chat_store import ChatChangedError, ChatStore
-from kvnotes_local.notebook.export import chat_json, chat_markdown
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.notebook.store import database as chat_database
+from kvnotes_local.notebook.store.chats import ChatChangedError, ChatStore
+from kvnotes_local.notebook.store.database import ChatStoreError
+from kvnotes_local.notebook.store.export import chat_json, chat_markdown
+from kvnotes_local.notebook.store.params import ChatParams
+from kvnotes_local.notebook.store.records import as_tree
 from kvnotes_local.notebook.stored_chat import open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+from tests.chat_format.chat_templates import THINKING
 from tests.conftest import both_engines
-from tests.engine.chat_templates import THINKING
 from tests.zoo import zoo_model
 
 MakeEngine = Callable[..., LlamaEngine]
@@ -231,7 +231,7 @@ def test_a_clock_that_jumps_back_changes_no_order(
     first.notebook.say("a", "b")
     second.notebook.say("c", "d")
     now = time.time()
-    monkeypatch.setattr("kvnotes_local.notebook.chat_store.time.time", lambda: now - 86400 * 365)
+    monkeypatch.setattr("kvnotes_local.notebook.store.chats.time.time", lambda: now - 86400 * 365)
     first.notebook.say("e", "f")
     assert [chat.id for chat in store.list()] == [first.id, second.id]
     third = open_chat(store, engine, "new")
@@ -490,7 +490,7 @@ def test_logits_after_reasoning_left_are_near_those_of_never_having_had_it(tiny_
     """With one layer less of notes nothing exact can be promised, but rows must be where the template puts them."""
     engine = tiny_engine()
     seq = engine.new_sequence()
-    from kvnotes_local.engine.plan import Decode, Keep
+    from kvnotes_local.contract.plan import Decode, Keep
 
     head, thought, rest = (tuple(engine.tokenize(t)) for t in ("Question. ", "Long thought. ", "Answer. "))
     engine.apply(seq, [Decode(head + thought + rest)])

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvnotes_local.contract.plan import Decode, Keep
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.plan import Decode, Keep
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.plan import Decode, Keep
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.plan import Decode, Keep
 from kvnotes_local.evaluation.side_by_side import cosine
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.notebook import Notebook

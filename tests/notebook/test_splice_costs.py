@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvnotes_local.contract.plan import Splice
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.engine.plan import Splice
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.skills.artifact_store import ArtifactStore
@@ -144,7 +144,7 @@ def test_memory_for_a_splice_does_not_grow_with_the_skill(
     notebook = chat(engine, library, ArtifactStore(tmp_path / "artifacts"))
     segment = notebook.splice("harbor", repair=0)
     per_token = engine.info.kv_bytes_per_token
-    monkeypatch.setattr("kvnotes_local.engine.rows_transfer._BUFFER_BYTES", 40 * per_token)
+    monkeypatch.setattr("kvnotes_local.engine.sequences.rows_transfer._BUFFER_BYTES", 40 * per_token)
 
     def peak(n_tokens: int) -> int:
         seq = engine.new_sequence()
@@ -198,7 +198,9 @@ def test_rows_handed_over_in_pieces_are_those_handed_over_as_a_whole(
         return logits, pieces
 
     whole, one = answered()
-    monkeypatch.setattr("kvnotes_local.engine.rows_transfer._BUFFER_BYTES", 40 * engine.info.kv_bytes_per_token)
+    monkeypatch.setattr(
+        "kvnotes_local.engine.sequences.rows_transfer._BUFFER_BYTES", 40 * engine.info.kv_bytes_per_token
+    )
     in_pieces, many = answered()
     assert one == 1
     assert many > 10

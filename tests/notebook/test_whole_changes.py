@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import ContextFullError, UsageError
-from kvnotes_local.notebook.chat_store import ChatStore
 from kvnotes_local.notebook.context_room import turns_to_drop
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.segment import Freshness, Kind, Segment
+from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.stored_chat import open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kvnotes_local.engine.artifact import ArtifactMeta, StoreType
-from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.artifacts.artifact import ArtifactMeta, StoreType
+from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.layout import (
     CacheLayout,

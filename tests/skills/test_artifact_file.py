@@ -20,8 +20,8 @@ import pytest
 from safetensors import safe_open
 from skill_samples import LAYOUTS, META, layer, meta_for, random_rows, same_rows
 
-from kvnotes_local.engine import artifact_meta
-from kvnotes_local.engine.artifact import (
+from kvnotes_local.artifacts import meta as artifact_meta
+from kvnotes_local.artifacts.artifact import (
     FORMAT_VERSION,
     ArtifactKind,
     artifact_key,
@@ -29,10 +29,10 @@ from kvnotes_local.engine.artifact import (
     read_artifact_meta,
     text_sha256,
 )
-from kvnotes_local.engine.artifact_writer import write_artifact, write_state_artifact
-from kvnotes_local.engine.store_type import StoreType
-from kvnotes_local.engine.tensor_file import TensorSpec, write_tensor_file
-from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.artifacts.tensor_file import TensorSpec, write_tensor_file
+from kvnotes_local.artifacts.writer import write_artifact, write_state_artifact
+from kvnotes_local.chat_format.turns import FieldSpan
+from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import ArtifactError, OtherVersionError
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
 
@@ -191,7 +191,7 @@ def test_other_files_are_told_apart(path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, FORMAT_VERSION + 1])
 def test_another_format_is_refused_as_such(path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr("kvnotes_local.engine.artifact_writer.FORMAT_VERSION", number)
+    monkeypatch.setattr("kvnotes_local.artifacts.writer.FORMAT_VERSION", number)
     write_artifact(path, META, random_rows(*LAYOUTS["plain"]))
 
     for read in (open_artifact, read_artifact_meta):
@@ -465,8 +465,8 @@ from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.engine.artifact import open_artifact
-from kvnotes_local.engine.artifact_writer import write_artifact
+from kvnotes_local.artifacts.artifact import open_artifact
+from kvnotes_local.artifacts.writer import write_artifact
 path, who, rounds = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 rows = random_rows(*LAYOUTS["sliding window"], seed=int(who))
 for _ in range(rounds):
@@ -480,7 +480,8 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.engine import artifact_writer, tensor_file
+from kvnotes_local.artifacts import writer as artifact_writer
+from kvnotes_local.artifacts import tensor_file
 path, stage = Path(sys.argv[2]), sys.argv[3]
 
 def stop_here(*_):

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from skill_samples import LAYOUTS, META, random_rows
 
-from kvnotes_local.engine.artifact import ArtifactMeta
-from kvnotes_local.engine.artifact_writer import write_artifact, write_state_artifact
+from kvnotes_local.artifacts.artifact import ArtifactMeta
+from kvnotes_local.artifacts.writer import write_artifact, write_state_artifact
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.skills.artifact_store import ArtifactStore
 
@@ -213,7 +213,7 @@ from datetime import timedelta
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from skill_samples import LAYOUTS, META, random_rows
-from kvnotes_local.engine.artifact_writer import write_artifact
+from kvnotes_local.artifacts.writer import write_artifact
 from kvnotes_local.skills.artifact_store import ArtifactStore
 store = ArtifactStore(Path(sys.argv[2]))
 for round in range(30):

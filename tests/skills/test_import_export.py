@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from skill_samples import simple_skill, write_skill
 
-from kvnotes_local.engine.artifact import open_artifact, read_artifact_meta
-from kvnotes_local.engine.artifact_writer import write_artifact
+from kvnotes_local.artifacts.artifact import open_artifact, read_artifact_meta
+from kvnotes_local.artifacts.writer import write_artifact
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import ArtifactError, KvnotesError, SkillError
 from kvnotes_local.kv.layout import StateRows

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from skill_samples import simple_skill, write_skill
 
-from kvnotes_local.engine.store_type import StoreType
+from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.frontmatter import FrontmatterError, clean, read_frontmatter
 from kvnotes_local.skills.settings import SkillSettings

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from skill_samples import LAYOUTS, META, random_rows, simple_skill
 
-from kvnotes_local.engine.artifact import ArtifactMeta
-from kvnotes_local.engine.artifact_meta import ArtifactKind, rows_version, text_sha256
-from kvnotes_local.engine.artifact_writer import write_artifact
-from kvnotes_local.engine.turns import FieldSpan
+from kvnotes_local.artifacts.artifact import ArtifactMeta
+from kvnotes_local.artifacts.meta import ArtifactKind, rows_version, text_sha256
+from kvnotes_local.artifacts.writer import write_artifact
+from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.speeds import ModelSpeed, SpeedMemory
@@ -85,7 +85,7 @@ def test_references_go_with_their_skill(library: SkillLibrary, store: ArtifactSt
 def test_artifacts_of_another_version_are_no_damage_and_gc_removes_them(
     library: SkillLibrary, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvnotes_local.engine.artifact_writer.FORMAT_VERSION", 0)
+    monkeypatch.setattr("kvnotes_local.artifacts.writer.FORMAT_VERSION", 0)
     old = store.path_of(put(store, "refunds", "Refunds never."))
     monkeypatch.undo()
     new = store.path_of(put(store, "refunds", "Refunds within 30 days."))

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.artifact_meta import ArtifactMeta
-from kvnotes_local.engine.artifact_writer import write_state_artifact
-from kvnotes_local.engine.chat_format import ChatFormat, Wrapper
-from kvnotes_local.engine.compile_job import Compiled, CompileJob
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.generation import Generation, Sampling, StopReason, TokenEvent
-from kvnotes_local.engine.model_info import ModelClass, ModelInfo
-from kvnotes_local.engine.plan import Applied, Decode, Keep, Part
-from kvnotes_local.engine.protocol import Parked, Progress
+from kvnotes_local.artifacts.meta import ArtifactMeta
+from kvnotes_local.artifacts.writer import write_state_artifact
+from kvnotes_local.chat_format.format import ChatFormat, Wrapper
+from kvnotes_local.contract.compile_job import Compiled, CompileJob
+from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.contract.model_info import ModelClass, ModelInfo
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.plan import Applied, Decode, Keep, Part
+from kvnotes_local.contract.protocol import Parked, Progress
 from kvnotes_local.errors import Cancelled, EngineError
 
 PATIENCE = 30.0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.child_engine import ChildEngine
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.generation import Generation, Sampling, TokenEvent
+from kvnotes_local.contract.generation import Generation, Sampling, TokenEvent
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.process.child_engine import ChildEngine
 from kvnotes_local.notebook.segment import Freshness
 from kvnotes_local.tui.launch import open_engine
 from kvnotes_local.tui.news import AnswerEnded, BenchDone, ChatVerified, Failure, SkillVerified

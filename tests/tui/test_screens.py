@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import DataTable, Input, Select
 
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.state_shelf import ShelvedState, StateShelf, states_directory
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.sequences.state_shelf import ShelvedState, StateShelf, states_directory
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.tui.command_list import COMMANDS

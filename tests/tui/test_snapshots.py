@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvnotes_local.engine.memory import MemoryEstimate
 from kvnotes_local.errors import EngineCrashed, EngineError
 from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
-from kvnotes_local.notebook import asking, chat_store, listening
+from kvnotes_local.models.memory import MemoryEstimate
+from kvnotes_local.notebook import asking, listening
+from kvnotes_local.notebook.store import chats as chat_store
 from kvnotes_local.skills.verdicts import Conditions, Outcome, Verdict
 from kvnotes_local.tui.news import BenchDone, ChatsListed, MemoryEstimated, ModelsListed
 from kvnotes_local.tui.views import ModelRow
@@ -57,7 +58,7 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (asking, chat_store, listening):
         monkeypatch.setattr(module, "time", ticking)
     monkeypatch.setattr(secrets, "token_hex", lambda n: f"{next(ids):08x}")
-    monkeypatch.setattr("kvnotes_local.engine.model_scan.embedded_model", lambda: None)
+    monkeypatch.setattr("kvnotes_local.models.scan.embedded_model", lambda: None)
 
 
 @pytest.fixture(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.tui.launch import open_engine
 from tests.conftest import REPOSITORY
 from tests.tui.conftest import Play

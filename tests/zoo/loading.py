@@ -9,7 +9,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as llama
 
-from kvnotes_local.engine import native
+from kvnotes_local.engine.llama import native
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from kvnotes_local.notebook.chat_records import ChatSummary, RemovedChat
+from kvnotes_local.notebook.store.records import ChatSummary, RemovedChat
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ChatOpened, ChatPreviewed, ChatRemoved, ChatsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen

@@ -14,10 +14,10 @@ from textual.widgets import Button, DataTable, Input, Label, Select, Static
 
 from kvnotes_local.cli.options import KvType
 from kvnotes_local.cli.output import human_bytes
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.memory import MemoryEstimate
-from kvnotes_local.engine.model_info import ModelClass, ModelInfo
+from kvnotes_local.contract.model_info import ModelClass, ModelInfo
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.errors import UsageError
+from kvnotes_local.models.memory import MemoryEstimate
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.news import MemoryEstimated, ModelGone, ModelReady, ModelsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Label, Select, Static, Switch
 
-from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.contract.generation import Sampling
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.tui.command_list import changed_sampling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvnotes_local.engine.generation import Sampling
+from kvnotes_local.contract.generation import Sampling
 from kvnotes_local.errors import KvnotesError, UsageError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.tui.news import ChatChanged, ChatOpened, FieldChanged, Notice

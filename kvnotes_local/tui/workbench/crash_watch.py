@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.supervision import safer_settings
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.process.supervision import safer_settings
 from kvnotes_local.errors import EngineCrashed, KvnotesError
 
 _ROOM = 512
@@ -56,7 +56,7 @@ class CrashWatch:
 
 def _change(before: EngineParams, after: EngineParams) -> str:
     """ "" where a difference would change nothing on this machine."""
-    from kvnotes_local.engine.native import supports_gpu
+    from kvnotes_local.engine.llama.native import supports_gpu
 
     parts = []
     if before.extra_buffers != after.extra_buffers:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.generation import Sampling
-from kvnotes_local.engine.protocol import Engine
-from kvnotes_local.engine.state_shelf import forget_states_aside
+from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.protocol import Engine
+from kvnotes_local.engine.sequences.state_shelf import forget_states_aside
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
-from kvnotes_local.notebook.chat_database import ChatStoreError
-from kvnotes_local.notebook.chat_params import DEFAULT_MAX_TOKENS
-from kvnotes_local.notebook.chat_store import ChatStore
+from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.notebook.store.database import ChatStoreError
+from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
 from kvnotes_local.tui.news import Failure, News, SaferOffered, WorkProgressed, WorkStep
 from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.workbench.crash_watch import CrashWatch

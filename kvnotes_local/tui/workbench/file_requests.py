@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvnotes_local.engine.engine_params import EngineParams
-from kvnotes_local.engine.model_info import ModelInfo
+from kvnotes_local.contract.model_info import ModelInfo
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.errors import KvnotesError, SkillError
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.last_session import LastSession
@@ -27,7 +27,7 @@ class ListSkills(FileRequest):
         return "Listing the skills"
 
     def run(self, desk: FileDesk) -> None:
-        from kvnotes_local.engine.artifact_meta import text_sha256
+        from kvnotes_local.artifacts.meta import text_sha256
         from kvnotes_local.skills.lint import ModelLimits, lint
         from kvnotes_local.skills.verdicts import VerdictStore, conditions_of
 
@@ -73,7 +73,7 @@ class ListModels(FileRequest):
         return "Looking for models"
 
     def run(self, desk: FileDesk) -> None:
-        from kvnotes_local.engine.model_scan import scan_models
+        from kvnotes_local.models.scan import scan_models
 
         places = desk.places
         scan = scan_models(places.models, env={}, home=places.data) if places.only_given else scan_models(places.models)
@@ -131,9 +131,9 @@ class EstimateMemory(FileRequest):
         return "Estimating memory"
 
     def run(self, desk: FileDesk) -> None:
-        from kvnotes_local.engine.engine_params import DEFAULT_N_CTX
-        from kvnotes_local.engine.gguf_reader import read_gguf_header
-        from kvnotes_local.engine.memory import check_memory
+        from kvnotes_local.contract.params import DEFAULT_N_CTX
+        from kvnotes_local.models.gguf_reader import read_gguf_header
+        from kvnotes_local.models.memory import check_memory
 
         params = self.params
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvnotes_local.engine.engine_params import EngineParams
+from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.errors import UsageError
-from kvnotes_local.notebook.chat_database import ChatStoreError
+from kvnotes_local.notebook.store.database import ChatStoreError
 from kvnotes_local.tui.news import ModelGone, ModelReady, Notice, WorkProgressed
 from kvnotes_local.tui.workbench.chat_requests import open_on_desk
 from kvnotes_local.tui.workbench.desk import EngineDesk, EngineRequest, Loaded

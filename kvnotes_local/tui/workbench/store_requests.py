@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.state_shelf import put_state_back, set_state_aside
+from kvnotes_local.engine.sequences.state_shelf import put_state_back, set_state_aside
 from kvnotes_local.errors import KvnotesError
-from kvnotes_local.notebook.chat_records import RemovedChat
-from kvnotes_local.notebook.export import chat_json, chat_markdown
+from kvnotes_local.notebook.store.export import chat_json, chat_markdown
+from kvnotes_local.notebook.store.records import RemovedChat
 from kvnotes_local.tui.news import ChatPreviewed, ChatRemoved, ChatsListed, Notice
 from kvnotes_local.tui.workbench.chat_requests import open_on_desk
 from kvnotes_local.tui.workbench.desk import Desk, EngineDesk, EngineRequest, FileDesk, FileRequest
