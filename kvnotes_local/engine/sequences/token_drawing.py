@@ -12,7 +12,7 @@ from kvnotes_local.engine.llama.checkpoints import end_where_known
 from kvnotes_local.engine.llama.context import LlamaContext
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.llama.sampling import SamplerChain
-from kvnotes_local.engine.sequence_pool import Sequences
+from kvnotes_local.engine.sequences.pool import Sequences
 from kvnotes_local.errors import Cancelled
 
 
