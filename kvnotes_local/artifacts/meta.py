@@ -15,6 +15,7 @@ from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import ArtifactError, LayoutError, OtherVersionError
 from kvnotes_local.kv.layout import GGMLType, StateLayout
 from kvnotes_local.kv.layout_json import layout_from_json, layout_to_json
+from kvnotes_local.spelling import composed
 
 FORMAT = "kvnotes-artifact"
 FORMAT_VERSION = 1
@@ -169,7 +170,7 @@ def meta_from_strings(strings: Mapping[str, str]) -> ArtifactMeta:
     except ValueError as error:
         raise _other_version(strings) from error
     meta = ArtifactMeta(
-        skill=_string(strings, "skill"),
+        skill=composed(_string(strings, "skill")),
         skill_sha256=_string(strings, "skill_sha256"),
         model_fingerprint=_string(strings, "model_fingerprint"),
         model_name=_string(strings, "model_name"),

@@ -10,9 +10,9 @@ import functools
 import json
 import re
 import sys
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import FrameType
@@ -20,12 +20,18 @@ from typing import Any
 
 import jinja2
 import psutil
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from kvnotes_local.chat_format.format import COMPILE_DATE
 
 MAX_TEMPLATE_CHARS = 256 * 1024
 MAX_OUTPUT_CHARS = 4 * 1024 * 1024
-MAX_SECONDS = 2.0
-MAX_GROWTH_BYTES = 256 << 20
+MAX_SECONDS = 5.0
+"""Processor time for all renderings of one template together."""
+MAX_GROWTH_BYTES = 96 << 20
 
 
 class TemplateError(ValueError):
@@ -34,61 +40,92 @@ class TemplateError(ValueError):
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a chat as templates see it."""
+    """One message of a chat as templates see it. ``reasoning``: what the model thought before an answer."""
 
     role: str
     content: str
+    reasoning: str | None = None
+
+    def as_variables(self) -> dict[str, str]:
+        seen = {"role": self.role, "content": self.content}
+        if self.reasoning is not None:
+            seen |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), self.reasoning)
+        return seen
 
 
-class _Deadline(Exception):
-    pass
+class TemplateRenderer:
+    """Renders messages with a model's template, as Hugging Face's transformers do.
 
-
-def render_template(
-    template: str,
-    messages: Sequence[Message],
-    *,
-    bos: str,
-    eos: str,
-    add_generation_prompt: bool,
-    now: datetime | None = None,
-) -> str:
-    """Render messages with a model's template. ``now`` is what ``strftime_now`` shows (default: the current time).
-
-    Raises TemplateError.
+    ``bos``, ``eos``: what the template may print for them. ``n_renderings`` counts. ``date_patterns``: formats in which the
+    template has asked for the date (``strftime_now``). Raises TemplateError, also for all calls once the time is used up.
     """
-    if len(template) > MAX_TEMPLATE_CHARS:
-        raise TemplateError(
-            f"the chat template is {len(template):,} characters long; at most {MAX_TEMPLATE_CHARS:,} are read"
+
+    def __init__(self, template: str, *, bos: str, eos: str) -> None:
+        if len(template) > MAX_TEMPLATE_CHARS:
+            raise TemplateError(
+                f"the chat template is {len(template):,} characters long; at most {MAX_TEMPLATE_CHARS:,} are read"
+            )
+        self.n_renderings = 0
+        self.date_patterns: set[str] = set()
+        self._seconds = MAX_SECONDS
+        self._now = COMPILE_DATE
+        self._constants: dict[str, Any] = {"bos_token": bos, "eos_token": eos}
+        # transformers pass these as None; some templates take what is defined for a list, and work without them only.
+        self._unused: dict[str, Any] = {"tools": None, "documents": None}
+        environment = _Sandbox(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
         )
+        environment.filters["tojson"] = _to_json
+        environment.globals.update(raise_exception=_refuse, strftime_now=self._strftime_now)
+        with _errors_of_templates():
+            self._template = environment.from_string(template)
 
-    def refuse(message: str) -> str:
-        raise TemplateError(str(message))
+    def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, now: datetime = COMPILE_DATE
+    ) -> str:
+        """The whole chat as text. ``now``: the date that the template prints."""
+        self._now = now
+        variables = {
+            "messages": [message.as_variables() for message in messages],
+            "add_generation_prompt": add_generation_prompt,
+            **self._constants,
+        }
+        try:
+            return self._rendered(variables | self._unused)
+        except TemplateError:
+            if self.n_renderings > 1 or self._seconds <= 0:
+                raise
+        text = self._rendered(variables)
+        self._unused = {}
+        return text
 
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    environment.filters["tojson"] = _to_json
-    environment.globals.update(
-        raise_exception=refuse, strftime_now=lambda pattern: (now or datetime.now()).strftime(str(pattern)[:200])
-    )
-    variables: dict[str, Any] = {
-        "messages": [{"role": message.role, "content": message.content} for message in messages],
-        "add_generation_prompt": add_generation_prompt,
-        "bos_token": bos,
-        "eos_token": eos,
-        "tools": None,
-        "documents": None,
-    }
-    try:
-        compiled = environment.from_string(template)
-        with _TimeLimit(MAX_SECONDS):
-            pieces: list[str] = []
-            size = 0
-            for piece in compiled.generate(**variables):
-                size += len(piece)
-                if size > MAX_OUTPUT_CHARS:
-                    raise TemplateError(f"the chat template wrote more than {MAX_OUTPUT_CHARS:,} characters")
-                pieces.append(piece)
+    def _rendered(self, variables: dict[str, Any]) -> str:
+        self.n_renderings += 1
+        pieces: list[str] = []
+        size = 0
+        limit = _TimeLimit(self._seconds)
+        try:
+            with _errors_of_templates(), limit:
+                for piece in self._template.generate(**variables):
+                    size += len(piece)
+                    if size > MAX_OUTPUT_CHARS:
+                        raise TemplateError(f"the chat template wrote more than {MAX_OUTPUT_CHARS:,} characters")
+                    pieces.append(piece)
+        finally:
+            self._seconds -= limit.used()
         return "".join(pieces)
+
+    def _strftime_now(self, pattern: object) -> str:
+        asked = str(pattern)[:200]
+        self.date_patterns.add(asked)
+        return self._now.strftime(asked)
+
+
+@contextmanager
+def _errors_of_templates() -> Iterator[None]:
+    """Whatever goes wrong in a template is a TemplateError."""
+    try:
+        yield
     except _Deadline:
         raise TemplateError(f"the chat template did not finish within {MAX_SECONDS:g} s") from None
     except TemplateError:
@@ -104,6 +141,24 @@ def render_template(
         MemoryError,
     ) as error:
         raise TemplateError(f"the chat template failed: {error}") from error
+
+
+def _refuse(message: object) -> str:
+    raise TemplateError(str(message))
+
+
+class _Deadline(Exception):
+    pass
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}`` marks what the model wrote, for training; its content is shown as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 wants a plain set)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -195,17 +250,25 @@ def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = Fals
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
 
 
+_TEMPLATE_FILE = "<template>"
+"""What jinja2 calls the code that it makes of a template."""
+
+
 class _TimeLimit:
-    """Raises inside the current thread once the time is over, also in a loop that never yields output, or once the process has
-    grown too much."""
+    """Raises inside the current thread once its processor time is used up, also in a loop that never yields output, or once the
+    process has grown too much. Processor time, so that a busy machine refuses no template."""
 
     def __init__(self, seconds: float) -> None:
         self._process = psutil.Process()
         self._most_bytes = self._process.memory_info().rss + MAX_GROWTH_BYTES
-        self._events = 0
-        self._deadline = time.monotonic() + seconds
-        self._thread = threading.get_ident()
+        self._look_again = 0.0
+        self._began = time.thread_time()
+        self._deadline = self._began + seconds
         self._before: Any = None
+
+    def used(self) -> float:
+        """Seconds since the limit was made."""
+        return time.thread_time() - self._began
 
     def __enter__(self) -> None:
         self._before = sys.gettrace()
@@ -215,9 +278,13 @@ class _TimeLimit:
         sys.settrace(self._before)
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        if time.monotonic() > self._deadline:
+        now = time.thread_time()
+        if now > self._deadline:
             raise _Deadline
-        self._events += 1
-        if self._events % 4 == 0 and self._process.memory_info().rss > self._most_bytes:
-            raise TemplateError("the chat template takes too much memory")
+        if frame.f_code.co_filename != _TEMPLATE_FILE:
+            return None  # loops of a template run in its own code; what that calls is short
+        if now > self._look_again:  # whatever takes much memory takes longer than this
+            if self._process.memory_info().rss > self._most_bytes:
+                raise TemplateError("the chat template takes too much memory")
+            self._look_again = time.thread_time() + 0.0005
         return self._trace

@@ -21,6 +21,7 @@ from kvnotes_local.cli.output import Output, human_ms
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
 from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.on_full import OnFull
+from kvnotes_local.spelling import composed
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def ask(
             notices.append(text)
             output.note(text)
 
+        if session.engine.info.format_notice is not None:
+            on_notice(session.engine.info.format_notice)
         how = {
             "library": session.library,
             "compiler": session.compiler,
@@ -235,5 +238,5 @@ def fields(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--set {pair!r} is not FIELD=VALUE.")
-        values[name.strip()] = value.strip()
+        values[composed(name.strip())] = value.strip()
     return values

@@ -10,7 +10,7 @@ import typer
 
 from kvnotes_local.cli.options import CacheDirOption, EngineOptions, with_options
 from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.errors import KvnotesError
+from kvnotes_local.errors import KvnotesError, ModelError
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,17 @@ def _reinstall() -> str:
 
 def _models() -> Check:
     from kvnotes_local.cli.models import NO_MODEL
+    from kvnotes_local.models.default import DefaultModel
     from kvnotes_local.models.scan import scan_models
 
     models = [found for found in scan_models().models if found.header]
     if not models:
         return Check("models", False, "none found", NO_MODEL)
-    return Check("models", True, f"{len(models)} found; the first is {models[0].name} ({models[0].source.value})")
+    try:
+        taken = DefaultModel.default().find(models) or models[0]
+    except ModelError as error:
+        return Check("models", False, f"{len(models)} found", str(error))
+    return Check("models", True, f"{len(models)} found; without --model {taken.name} is taken ({taken.source.value})")
 
 
 def _skills() -> Check:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from kvnotes_local.cli.options import (
     SkillsDirOption,
     ThreadsOption,
 )
-from kvnotes_local.cli.output import Output
+from kvnotes_local.cli.output import Output, discard
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
 from kvnotes_local.stop_signals import exit_code, set_handlers
 
@@ -98,5 +97,5 @@ def run(open_screens: OpenScreens) -> None:
         sys.exit(exit_code())
     except BrokenPipeError:
         # The reader of our output has gone (head, a pager): nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         sys.exit(1)

@@ -80,11 +80,17 @@ def _put(stream: TextIO, text: str) -> None:
         stream.write(text)
         stream.flush()
     except OSError as error:
+        discard(stream)
         if error.errno != errno.EIO:
             raise
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+
+
+def discard(stream: TextIO) -> None:
+    """From now on the stream leads nowhere: what is still buffered would fail again, at the latest when Python ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
         os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+    os.close(nowhere)
 
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:

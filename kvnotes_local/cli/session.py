@@ -17,6 +17,7 @@ from kvnotes_local.cli.quantities import parse_bytes
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import Cancelled, EngineError
 from kvnotes_local.models.choice import resolve_model
+from kvnotes_local.models.default import DefaultModel
 from kvnotes_local.models.files import FoundModel
 from kvnotes_local.models.scan import find_models
 from kvnotes_local.paths import Paths, ensure_private
@@ -78,9 +79,20 @@ def verdict_store(options: EngineOptions) -> VerdictStore:
     return VerdictStore(cache_directory(options) / "verdicts")
 
 
-def chosen_model(options: EngineOptions) -> FoundModel:
-    """The model that ``--model`` means, or the first one that was found. Raises ModelError."""
-    return resolve_model(options.model, find_models())
+def chosen_model(options: EngineOptions, note: Callable[[str], None] | None = None) -> FoundModel:
+    """The model that ``--model`` means, or the default. ``note`` is told which one that is where there are several.
+
+    Raises ModelError.
+    """
+    models = find_models()
+    if options.model is not None:
+        return resolve_model(options.model, models)
+    model = DefaultModel.default().take(models)
+    if note is not None and len(models) > 1:
+        note(
+            f"Model: {model.name}, the default. --model takes another, `kvnotes models default NAME` makes it the default."
+        )
+    return model
 
 
 def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine]:
@@ -137,7 +149,7 @@ def open_session(
     from kvnotes_local.skills.speeds import SpeedMemory
 
     limit = artifact_limit(output.note)
-    found = chosen_model(options)
+    found = chosen_model(options, output.note)
     cache = cache_directory(options)
     params = runnable_params(
         found.path,

@@ -14,6 +14,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError, UsageError
+from kvnotes_local.spelling import composed
 from kvnotes_local.wording import counted
 
 DEFAULT_SKILL = "night-clerk"
@@ -62,7 +63,7 @@ def verify(
         measured = (
             [skill.name for skill in session.library.skills]
             if everything
-            else joint or list(dict.fromkeys(names or [DEFAULT_SKILL]))
+            else joint or list(dict.fromkeys(map(composed, names or [DEFAULT_SKILL])))
         )
         if not measured:
             raise KvnotesError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.contract.store_type import StoreType
-from kvnotes_local.errors import KvnotesError
+from kvnotes_local.errors import ArtifactError, KvnotesError
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,17 @@ class CompileJob:
     labels: ArtifactLabels
     store: StoreType = StoreType.F16
     keep_existing: bool = False
+
+
+def too_long(job: CompileJob, n_ctx: int) -> ArtifactError | None:
+    """What is wrong with a job that does not fit into a context of ``n_ctx`` tokens; None for one that fits."""
+    needed = max(map(len, job.leads)) + len(job.tokens)
+    if needed <= n_ctx:
+        return None
+    return ArtifactError(
+        f"{job.labels.skill} has {len(job.tokens):,} tokens; with the chat that it is read behind it needs a "
+        f"context of {needed:,}, and this one has {n_ctx:,}. Use a larger --n-ctx or split the skill."
+    )
 
 
 @dataclass(frozen=True)

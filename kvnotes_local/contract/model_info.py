@@ -53,6 +53,14 @@ class ModelInfo:
     on_gpu: bool
 
     @property
+    def format_notice(self) -> str | None:
+        """What users should know of the chat format: why it is not that of the model's template."""
+        problem = self.chat_format.problem
+        if problem is None:
+            return None
+        return f"{self.name} gets plain labels instead of its chat template, which cannot be used: {problem}."
+
+    @property
     def setting(self) -> str:
         """What figures were measured with, in one line."""
         return f"{self.name}, KV {self.type_k.name}, {release(self.llama_cpp_version)}"

@@ -28,6 +28,7 @@ from kvnotes_local.contract.plan import Applied, Graft, Part
 from kvnotes_local.contract.protocol import LoadProgress, Parked, Progress, RowCheck
 from kvnotes_local.engine.compiling.artifact_check import check_rows_of
 from kvnotes_local.engine.compiling.artifact_compiler import ArtifactCompiler
+from kvnotes_local.engine.format_memory import chat_format_of
 from kvnotes_local.engine.llama import native
 from kvnotes_local.engine.llama.checkpoints import end_where_known, go_back
 from kvnotes_local.engine.llama.context import LlamaContext
@@ -80,7 +81,12 @@ class LlamaEngine:
         )
         self.params = completed(params, self._model)
         check_memory(
-            self._model.header, self.params.n_ctx, self.params.type_k, self.params.type_v, self.params.n_gpu_layers
+            self._model.header,
+            self.params.n_ctx,
+            self.params.type_k,
+            self.params.type_v,
+            self.params.n_gpu_layers,
+            has_gpu=native.supports_gpu(),
         )
         fingerprint = model_fingerprint(path, cache_dir)
         n_seq = self.params.n_sequences
@@ -100,8 +106,17 @@ class LlamaEngine:
             self._context, self._transfer, self._classified.model_class, stage, self._open_artifact
         )
         self._state_format = state_format(self.params, self._classified.layout)
+        chat_format = chat_format_of(self._model, fingerprint, cache_dir)
+        ends = (self._model.tokenize(marker, special=True) for marker in chat_format.end_markers)
+        self._ends = frozenset(tokens[0] for tokens in ends if len(tokens) == 1)
         self.info = describe(
-            self._model, self.params, self._context.n_ctx, fingerprint, self._classified, self._state_format
+            self._model,
+            self.params,
+            self._context.n_ctx,
+            fingerprint,
+            self._classified,
+            chat_format,
+            self._state_format,
         )
         self._shelf = StateShelf(
             self._save_state,
@@ -215,7 +230,7 @@ class LlamaEngine:
     def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation:
         generation = Generation()
         generation.events = draw_tokens(
-            generation, self._model, self._context, self._sequences, seq, self._lock, sampling, max_tokens
+            generation, self._model, self._context, self._sequences, seq, self._lock, sampling, max_tokens, self._ends
         )
         return generation
 

@@ -10,7 +10,6 @@ from importlib.metadata import version
 import psutil
 
 from kvnotes_local.chat_format.format import ChatFormat
-from kvnotes_local.chat_format.template import find_chat_format
 from kvnotes_local.contract.model_info import ModelInfo
 from kvnotes_local.contract.params import DEFAULT_N_CTX, MAX_SEQUENCES, MIN_SEQUENCES, EngineParams
 from kvnotes_local.engine.llama.context import N_SEQUENCES
@@ -18,6 +17,7 @@ from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.rotation.model_class import Classified
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import StateLayout
+from kvnotes_local.models.parts import name_of_file
 from kvnotes_local.wording import counted
 
 MIN_N_CTX = 256
@@ -48,13 +48,18 @@ def usable_cores() -> int:
 
 
 def describe(
-    model: LlamaModel, params: EngineParams, n_ctx: int, fingerprint: str, classified: Classified, whole_state: str
+    model: LlamaModel,
+    params: EngineParams,
+    n_ctx: int,
+    fingerprint: str,
+    classified: Classified,
+    chat_format: ChatFormat,
+    whole_state: str,
 ) -> ModelInfo:
     """``n_ctx``: tokens of the context as it was made. ``whole_state``: see ``state_format``."""
-    bos, eos = model.token_text(model.bos), model.token_text(model.eos)
     return ModelInfo(
         path=model.path,
-        name=model.path.stem,
+        name=name_of_file(model.path),
         arch=model.arch,
         description=model.description,
         fingerprint=fingerprint,
@@ -71,16 +76,10 @@ def describe(
         type_k=params.type_k,
         type_v=params.type_v,
         kv_bytes_per_token=classified.bytes_per_token,
-        chat_format=_with_bos(find_chat_format(model.chat_template, bos, eos), bos if model.adds_bos else ""),
+        chat_format=chat_format,
         llama_cpp_version=version("llama-cpp-python"),
         on_gpu=model.on_gpu,
     )
-
-
-def _with_bos(chat_format: ChatFormat, bos: str) -> ChatFormat:
-    if bos and not chat_format.begin.startswith(bos):
-        return replace(chat_format, begin=bos + chat_format.begin)
-    return chat_format
 
 
 def state_format(params: EngineParams, layout: StateLayout | None) -> str:

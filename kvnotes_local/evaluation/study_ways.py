@@ -33,7 +33,7 @@ def lead_ways(engine: Engine, skill: CompiledSkill, folder: Path) -> Ways:
     singles = {f"lead: {lead.name}": (lead_tokens(turns, lead),) for lead in LEADS}
     all_leads = tuple(leads[0] for leads in singles.values())
     variants = {
-        "bare": (turns.begin(),),
+        "bare": (() if turns.format.default_system is not None else header_tokens(turns),),
         "lead: header": (header_tokens(turns),),
         **singles,
         **{name: (lead,) for name, lead in _role_leads(turns).items()},
@@ -108,14 +108,13 @@ def _compile(engine: Engine, skill: CompiledSkill, leads: tuple[tuple[int, ...],
 
 def _role_leads(turns: TurnTokenizer) -> dict[str, tuple[int, ...]]:
     """The words of the first lead, all of them in one turn: the system's, the user's, the assistant's."""
-    chat_format = turns.format
     words = " ".join(said for exchange in LEADS[0].exchanges for said in exchange)
     leads = {
-        "lead: one turn of the user": header_tokens(turns) + turns.wrap(chat_format.user, words).tokens,
-        "lead: one turn of the assistant": header_tokens(turns) + turns.wrap(chat_format.assistant, words).tokens,
+        "lead: one turn of the user": header_tokens(turns) + turns.user(words).tokens,
+        "lead: one turn of the assistant": header_tokens(turns) + turns.assistant(words).tokens,
     }
-    if chat_format.system is not None:
-        leads["lead: the system turn"] = turns.begin() + turns.wrap(chat_format.system, words).tokens
+    if not turns.format.system_is_placed:
+        leads["lead: the system turn"] = turns.beginning(words, closed=True).tokens
     return leads
 
 

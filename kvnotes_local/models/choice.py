@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kvnotes_local.errors import ModelError, UsageError
-from kvnotes_local.models.files import MODELS_VARIABLE, FoundModel, ModelSource, file_identity
-from kvnotes_local.models.gguf_header import SPLIT_NAME, split_of_name
-from kvnotes_local.models.scan import Scan
+from kvnotes_local.models.files import MODELS_VARIABLE, FoundModel, ModelSource
+from kvnotes_local.models.gguf_header import split_of_name
+from kvnotes_local.models.parts import part_paths
+from kvnotes_local.models.scan import Scan, model_identity
+from kvnotes_local.spelling import composed
 
 _LEAST_LIKENESS = 0.6
 """difflib's own cutoff for close matches."""
@@ -23,9 +25,11 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
     """
     if name_or_path is not None and not str(name_or_path).strip():
         raise UsageError(
-            "--model is empty. Give the name of a model or a GGUF file; without --model the first one that is found is taken."
+            "--model is empty. Give the name of a model or a GGUF file; without --model the default is taken."
         )
-    is_name = any(name_or_path in (model.name, *model.aliases) for model in found)
+    is_name = isinstance(name_or_path, str) and any(
+        composed(name_or_path) in map(composed, (model.name, *model.aliases)) for model in found
+    )
     if name_or_path is not None and not is_name:
         path = Path(name_or_path).expanduser()
         if path.exists():
@@ -39,7 +43,7 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
         )
     if name_or_path is None:
         return found[0]
-    wanted = str(name_or_path)
+    wanted = composed(str(name_or_path))
     folded = wanted.casefold()
     rules: tuple[tuple[bool, Callable[[str], bool]], ...] = (
         (True, lambda name: name == wanted),
@@ -48,7 +52,7 @@ def resolve_model(name_or_path: str | Path | None, found: Sequence[FoundModel]) 
         (False, lambda name: folded in name.casefold()),
     )
     for is_exact, rule in rules:
-        fitting = [model for model in found if any(rule(name) for name in (model.name, *model.aliases))]
+        fitting = [model for model in found if any(rule(composed(name)) for name in (model.name, *model.aliases))]
         if len({model.name for model in fitting}) == 1 or (fitting and is_exact):
             return fitting[0]  # the same name in two places: the one that is listed first
         if fitting:
@@ -73,7 +77,7 @@ def _likeness(wanted: str, name: str) -> float:
 def _resolve_path(path: Path, found: Sequence[FoundModel]) -> FoundModel:
     part = split_of_name(path)
     if part is not None and part.number > 1:
-        path = path.with_name(SPLIT_NAME.sub(f"-00001-of-{part.count:05d}.gguf", path.name))
+        path = part_paths(path)[0]
         if not path.exists():
             raise ModelError(f"The first part of that model is missing: {path}. Download it, or give another model.")
     scan = Scan()
@@ -85,4 +89,4 @@ def _resolve_path(path: Path, found: Sequence[FoundModel]) -> FoundModel:
         names = ", ".join(model.path.name for _, model in models[:5])
         raise ModelError(f"{path} holds several models: {names}. Give the one that is meant.")
     identity, model = models[0]
-    return next((other for other in found if file_identity(other.path) == identity), model)
+    return next((other for other in found if other.path.exists() and model_identity(other.path) == identity), model)

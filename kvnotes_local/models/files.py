@@ -10,6 +10,7 @@ from pathlib import Path
 from kvnotes_local.errors import ModelError
 from kvnotes_local.models.gguf_header import GGUFHeader
 from kvnotes_local.models.gguf_reader import read_gguf_header
+from kvnotes_local.models.parts import model_parts
 
 MODELS_VARIABLE = "KVNOTES_MODELS"
 
@@ -51,6 +52,7 @@ class FoundModel:
     def _inspection(self) -> GGUFHeader | str:
         try:
             header = read_gguf_header(self.path)
+            model_parts(self.path, header)
         except ModelError as error:
             return str(error)
         return header if header.kind == "model" else f"{self.path} holds no language model, but one's {header.kind}"

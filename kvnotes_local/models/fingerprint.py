@@ -1,4 +1,4 @@
-"""Which model is this? The SHA-256 of the file, remembered by path, size and modification time."""
+"""Which model is this? The SHA-256 of its file, or of all its parts, remembered by path, size and modification time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import ModelError
+from kvnotes_local.models.parts import model_parts
 from kvnotes_local.small_file import read_json
 
 
 def model_fingerprint(path: Path, cache_dir: Path | None) -> str:
-    """64 hex digits that stay the same when the file is renamed or moved. Raises ModelError when it cannot be read.
+    """64 hex digits that stay the same when the model is renamed or moved.
 
-    ``cache_dir``: where results are remembered (``fingerprints.json``); None computes it each time.
+    ``path``: the file, or the first part of a model that was split: the others count as much. ``cache_dir``: where results are
+    remembered by part (``fingerprints.json``); None computes them each time. Raises ModelError when the file cannot be read,
+    or a part is missing or of another model.
     """
+    digests = [_file_digest(part, cache_dir) for part in model_parts(path)]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _file_digest(path: Path, cache_dir: Path | None) -> str:
     try:
         real = path.resolve(strict=True)
         stat = real.stat()

@@ -36,6 +36,7 @@ class SplitPart:
 class GGUFHeader:
     """The metadata of one file. Counts and lengths are 0 where the file does not say.
 
+    ``file_bytes``: of this file; of all parts for the header of a loaded model.
     ``metadata``: scalars and strings by full key. ``arrays``: short numeric arrays. ``array_lengths``: of every array.
     """
 

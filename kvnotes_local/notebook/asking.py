@@ -52,13 +52,13 @@ def ask(
         chat.unsettled = {name: value for name, value in chat.unsettled.items() if name in present}
         room -= sum(_EDIT_ROOM + 2 * len(factory.tokens_of(value)) for value in chat.unsettled.values())
         strip_reasoning = info.model_class is ModelClass.SPLICE
-        draft = with_room(base, chat.cache.n_cached, room, chat.on_full, strip_reasoning, notice)
+        draft = with_room(base, chat.cache.n_cached, room, chat.on_full, strip_reasoning, notice, joint=factory.joint)
         if chat.unsettled:
             chat.apply(draft.change(), progress=progress)
             asked = question.tokens + opening.tokens
             chat.segments, edits = settle(chat.cache, factory, chat.segments, chat.unsettled, asked)
             chat.unsettled = {}
-            draft = Draft(chat.segments, chat.cache.n_cached).keep()
+            draft = Draft(chat.segments, chat.cache.n_cached, factory.joint).keep()
         draft.read(question).read(opening)
         chat.apply(draft.change(), logits=True, progress=progress)
     chat.keeper.store(chat.segments, "ask")

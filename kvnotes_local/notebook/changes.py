@@ -9,6 +9,7 @@ from pathlib import Path
 from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.contract.plan import Part
 from kvnotes_local.notebook.plan import PlanBuilder
+from kvnotes_local.notebook.question_joint import QuestionJoint
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, all_tokens, merge_runs, start_of
 
 EVERYTHING = 1 << 62
@@ -31,11 +32,13 @@ class Draft:
     """Puts a change together from left to right out of old segments, newly read ones and spliced ones.
 
     Once something has been added, removed or altered, what is kept behind it counts as stale, except for the next
-    ``window`` tokens, which are computed anew.
+    ``window`` tokens, which are computed anew. ``joint``: how a system text that stands in the first question is parted from what
+    else comes behind it, and a question from it.
     """
 
-    def __init__(self, old: Sequence[Segment], n_cached: int) -> None:
+    def __init__(self, old: Sequence[Segment], n_cached: int, joint: QuestionJoint | None = None) -> None:
         self._old = tuple(old)
+        self._joint = joint
         self._plan = PlanBuilder(n_cached)
         self._segments: list[Segment] = []
         self._repaired = 0
@@ -46,8 +49,10 @@ class Draft:
         """Old segments ``start … stop`` by index."""
         for index in range(start, len(self._old) if stop is None else stop):
             segment = self._old[index]
+            parted = self._part(segment)
             runs = self._keep_tokens(segment.tokens, start_of(self._old, index), segment.runs)
-            self._segments.append(replace(segment, runs=merge_runs(runs)))
+            kept = replace(segment, runs=merge_runs(runs))
+            self._segments.append(self._joint.opened(kept) if parted and self._joint else kept)
         return self
 
     def keep_without_reasoning(self, index: int) -> Draft:
@@ -73,12 +78,14 @@ class Draft:
 
     def read(self, segment: Segment) -> Draft:
         """A new segment that the model reads. What is kept behind it has been read without it."""
+        self._part(segment)
         self._plan.decode(segment.tokens)
         self._segments.append(segment.with_runs(Run(segment.n_tokens, Freshness.FRESH)))
         return self.changed()
 
     def splice(self, segment: Segment, artifact: Path, repaired: int) -> Draft:
         """A new segment whose rows, after the first ``repaired`` tokens, come from an artifact."""
+        self._part(segment)
         self._plan.decode(segment.tokens[:repaired]).splice(artifact, repaired, segment.n_tokens)
         runs = (Run(repaired, Freshness.REPAIRED), Run(segment.n_tokens - repaired, Freshness.SPLICED))
         self._segments.append(replace(segment.with_runs(*runs), seam=repaired))
@@ -91,6 +98,24 @@ class Draft:
         self._plan.splice(artifact, 0, sum(old.n_tokens for old in self._old) + segment.n_tokens)
         self._segments.append(segment.with_runs(Run(segment.n_tokens, Freshness.SPLICED)))
         return self.changed()
+
+    def _part(self, segment: Segment) -> bool:
+        """Part a system text in the first question from ``segment``, which comes next, unless it is that question. True where it
+        is a question that needs its opening, which is read."""
+        joint = self._joint
+        if joint is None:
+            return False
+        is_open = bool(self._segments) and joint.is_open(self._segments[-1])
+        continues = joint.continues(segment)
+        if is_open and not continues:
+            self._plan.decode(joint.closing)
+            self._segments[-1] = joint.closed(self._segments[-1])
+            self.changed()
+        elif continues and not is_open:
+            self._plan.decode(joint.opening)
+            self.changed()
+            return True
+        return False
 
     @property
     def has_stale(self) -> bool:
@@ -119,11 +144,13 @@ class Draft:
             if index == without:
                 self.changed(window)
             elif spans:
+                parted = self._part(segment)
                 new = self._with_value(
                     segment, start_of(self._old, index), spans, value, tuple(tokenize(value)), window
                 )
                 text = detokenize(new.tokens[new.content_start : new.content_stop])
-                self._segments.append(replace(new, text=text))
+                new = replace(new, text=text)
+                self._segments.append(self._joint.opened(new) if parted and self._joint else new)
             else:
                 self.keep(index, index + 1)
         return self

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from kvnotes_local.errors import ContextFullError
 from kvnotes_local.notebook.changes import Draft
 from kvnotes_local.notebook.on_full import OnFull
+from kvnotes_local.notebook.question_joint import QuestionJoint
 from kvnotes_local.notebook.segment import Kind, Segment
 from kvnotes_local.wording import counted
 
@@ -46,6 +47,8 @@ def with_room(
     on_full: OnFull,
     strip_reasoning: bool,
     notice: Callable[[str], None],
+    *,
+    joint: QuestionJoint | None,
 ) -> Draft:
     """The chat in at most ``room`` tokens: the oldest turns leave, which ``notice`` is told before. With ``strip_reasoning``
     the reasoning of finished answers leaves too and stays in the transcript only. Raises ContextFullError for REFUSE."""
@@ -61,7 +64,7 @@ def with_room(
             f"The context is full: {counted(len(leaving), 'old turn')} ({counted(n_tokens, 'token')}) will leave it; "
             "skills, fields and the system text stay."
         )
-    draft = Draft(segments, n_cached)
+    draft = Draft(segments, n_cached, joint)
     for index, segment in enumerate(segments):
         if index in leaving:
             draft.changed()

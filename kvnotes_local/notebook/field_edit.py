@@ -21,7 +21,7 @@ def edit_field(
 ) -> Change:
     """The change that a level of edit is. There is one erratum a field: an earlier one goes."""
     old = next((i for i, s in enumerate(segments) if s.kind is Kind.ERRATUM and s.name == name), None)
-    draft = Draft(segments, n_cached)
+    draft = Draft(segments, n_cached, factory.joint)
     if level is not EditLevel.ERRATUM:
         reach = {EditLevel.WINDOW: window, EditLevel.FULL: EVERYTHING}.get(level, 0)
         draft.keep_with_field(name, value, factory.tokens_of, factory.text_of, window=reach, without=old)

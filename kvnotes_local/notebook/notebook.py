@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from kvnotes_local.chat_format.format import SystemPlace
 from kvnotes_local.contract.generation import Generation, Sampling, StopReason
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.protocol import Engine, Progress
@@ -28,6 +29,8 @@ from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
 from kvnotes_local.notebook.working_chat import Keeper, WorkingChat
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
+from kvnotes_local.skills.template import given_values
+from kvnotes_local.spelling import composed
 from kvnotes_local.wording import counted
 
 
@@ -70,7 +73,10 @@ class Notebook:
             on_full,
             keeper or Keeper(),
             self._notice,
+            self._factory.joint,
         )
+        if system and self._factory.format.system_is_placed:
+            self._notice(self._placed_system())
 
     @classmethod
     def resume(
@@ -170,7 +176,7 @@ class Notebook:
 
     def read(self, *, progress: Progress | None = None) -> None:
         """Let the model read what it has not read yet (an exchange that was said, the end of the last answer)."""
-        self._chat.apply(Draft(self.segments, self.n_cached).keep().change(), progress=progress)
+        self._chat.apply(Draft(self.segments, self.n_cached, self._factory.joint).keep().change(), progress=progress)
 
     @property
     def cost(self) -> Proof:
@@ -202,9 +208,10 @@ class Notebook:
         """
         if repair is not None and repair < 0:
             raise UsageError(f"A seam of {counted(repair, 'token')} cannot be computed; give 0 or more.")
+        name = composed(name)
         present = find_skill(self.segments, name)
         if present is not None:
-            for field, value in (values or {}).items():
+            for field, value in given_values(values).items():
                 if self.fields.get(field, value) != value:
                     self.set(field, value)
             return self.segments[find_skill(self.segments, name) or present]
@@ -286,6 +293,7 @@ class Notebook:
         progress: Progress | None = None,
     ) -> EditResult:
         """Give a field another value. With AUTO the level is settled at the next question. Raises UsageError."""
+        name = composed(name)
         if name not in self.fields:
             known = ", ".join(self.fields) or "it has none"
             raise UsageError(f"The chat has no field {name!r}. Its fields: {known}.")
@@ -304,10 +312,11 @@ class Notebook:
     def drop(self, name: str, *, clean: bool = False, progress: Progress | None = None) -> Proof:
         """Take a skill out. Its rows go and the gap closes; since later turns took notes of it, a line says that it no
         longer applies. ``clean``: what follows is read again instead. Returns what it cost. Raises UsageError."""
+        name = composed(name)
         if find_skill(self.segments, name) is None:
             raise UsageError(f"The chat has no skill {name!r}. Its skills: {', '.join(self.skills) or 'none'}.")
 
-        make = drop_skill(name, None if clean else self._factory.dropped_skill_erratum(name))
+        make = drop_skill(name, None if clean else self._factory.dropped_skill_erratum(name), self._factory.joint)
         cost = self._chat.change(make, f"drop {name}", progress=progress)
         left = field_values(self.segments)
         self._chat.unsettled = {field: value for field, value in self._chat.unsettled.items() if field in left}
@@ -315,11 +324,11 @@ class Notebook:
 
     def set_system(self, text: str, *, progress: Progress | None = None) -> Proof:
         """Give the chat another system text, as if it had begun with it: skills are spliced again, the rest is read again,
-        nothing is stale. Returns what it cost. Raises UsageError where the model's chat format has no system turn."""
-        if self._factory.format.system is None:
-            raise UsageError(f"The chat format of {self.engine.info.name} has no system turn; say it in a question.")
+        nothing is stale. Returns what it cost."""
+        if text and self._factory.format.system_is_placed:
+            self._notice(self._placed_system())
         make = replace_beginning(
-            self._factory.beginning(text, {}),
+            lambda closed: self._factory.beginning(text, {}, closed=closed),
             lambda: self._cache.held,
             self._factory.user,
             whole_states=self.engine.info.model_class is ModelClass.PREFIX_ONLY,
@@ -333,7 +342,7 @@ class Notebook:
         """
         self._user_turn(index)
         new = self._factory.user(text, self.segments[index - 1] if index else None)
-        make = replace_segment(index, new, recompute=recompute)
+        make = replace_segment(index, new, self._factory.joint, recompute=recompute)
         return self._chat.change(make, "edit", room=False, progress=progress)
 
     def delete(self, index: int, *, recompute: bool = False, progress: Progress | None = None) -> Proof:
@@ -343,7 +352,7 @@ class Notebook:
         """
         if not 0 <= index < len(self.segments) or self.segments[index].kind is Kind.SYSTEM:
             raise UsageError(f"Segment {index} cannot be deleted.")
-        make = replace_segment(index, None, recompute=recompute)
+        make = replace_segment(index, None, self._factory.joint, recompute=recompute)
         return self._chat.change(make, "delete", room=False, progress=progress)
 
     # -- going back ----------------------------------------------------------------------------------------------------
@@ -382,6 +391,15 @@ class Notebook:
     @property
     def _last(self) -> Segment | None:
         return self.segments[-1] if self.segments else None
+
+    def _placed_system(self) -> str:
+        """Says where the system text stands, for models whose template has no place for one."""
+        why = (
+            "moves a system text to the last question, where it would be read again each time"
+            if self._factory.format.system_place is SystemPlace.LAST_QUESTION
+            else "has no place for a system text"
+        )
+        return f"The chat template of {self.engine.info.name} {why}, so it is put in front of the first question."
 
     def _close_open_answer(self) -> None:
         """An answer that never began, because the program ended, becomes an empty one that was stopped. Stored with the next

@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
-from kvnotes_local.chat_format.format import REASONING_CLOSE, REASONING_OPEN
-from kvnotes_local.chat_format.turns import TurnTokenizer, TurnTokens
+from kvnotes_local.chat_format.reasoning import leaving, split_reasoning
+from kvnotes_local.chat_format.turns import TurnTokenizer
 from kvnotes_local.contract.generation import Generation, StopReason
 from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.notebook.errata import dropped_skill_erratum, field_erratum
+from kvnotes_local.notebook.question_joint import question_joint
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment, make_segment
 from kvnotes_local.skills.compiler import CompiledSkill, SkillCompiler, template_pieces
 from kvnotes_local.skills.skill import Skill
@@ -20,31 +22,28 @@ from kvnotes_local.skills.template import parse_template, render
 class SegmentFactory:
     """Makes the segments of chats with one model."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, now: datetime | None = None) -> None:
         self._engine = engine
-        self.format = engine.info.chat_format
+        self.format = engine.info.chat_format.on(now or datetime.now())
         self.turns = TurnTokenizer(self.format, engine.tokenize)
+        self.joint = question_joint(self.turns)
 
-    def beginning(self, system: str | None, values: Mapping[str, str]) -> tuple[Segment, ...]:
-        """How a chat begins: BOS and the system turn (``system`` None: the one that the model's template adds)."""
-        begin = self.turns.begin()
-        text = self.format.default_system if system is None else system
-        if self.format.system is None or not text:
-            return (Segment(Kind.SYSTEM, begin, runs=(Run(len(begin), Freshness.FRESH),)),) if begin else ()
-        pieces = parse_template(text)
-        turn = self.turns.wrap(self.format.system, template_pieces(pieces, values))
-        return (make_segment(Kind.SYSTEM, _behind(begin, turn), render(pieces, values)),)
+    def beginning(self, system: str | None, values: Mapping[str, str], *, closed: bool = False) -> tuple[Segment, ...]:
+        """How a chat begins: BOS and the system turn (``system`` None: the one that the model's template adds). ``closed``:
+        something else than a question follows."""
+        pieces = parse_template(system or "")
+        turn = self.turns.beginning(None if system is None else template_pieces(pieces, values), closed=closed)
+        text = self.format.default_system or "" if system is None else render(pieces, values)
+        return (make_segment(Kind.SYSTEM, turn, text),) if turn.tokens else ()
 
     def user(self, text: str, before: Segment | None) -> Segment:
         """A user turn behind the segment ``before``."""
-        wrapper = self.format.user
-        if before is not None and before.kind is Kind.SYSTEM and before.text:
-            wrapper = replace(wrapper, open=self.format.user_open_after_system)
-        return make_segment(Kind.USER, self.turns.wrap(wrapper, text), text)
+        continues = self.joint is not None and before is not None and self.joint.is_open(before)
+        return make_segment(Kind.USER, self.turns.user(text, continues=continues), text)
 
     def assistant(self, text: str) -> Segment:
         """An answer that the model did not give here."""
-        return make_segment(Kind.ASSISTANT, self.turns.wrap(self.format.assistant, text), text)
+        return make_segment(Kind.ASSISTANT, self.turns.assistant(text), text)
 
     def opening(self) -> Segment:
         """The beginning of an answer that the model is to give."""
@@ -69,23 +68,28 @@ class SegmentFactory:
         return self._with_reasoning(segment, content)
 
     def _with_reasoning(self, segment: Segment, content: tuple[int, ...]) -> Segment:
-        """Find the reasoning in front of an answer. It is a part of its own only where the template will strip it."""
-        opened = self.format.generation_open.rstrip().endswith(REASONING_OPEN)
-        text = segment.text.lstrip()
-        if REASONING_CLOSE not in text or not (opened or text.startswith(REASONING_OPEN)):
+        """Find the reasoning in front of an answer, and which tokens the template leaves out of finished turns."""
+        spoken = split_reasoning(segment.text, self.format)
+        if spoken.thinking:
             return segment
-        reasoning, _, said = text.partition(REASONING_CLOSE)
-        segment = replace(segment, text=said.lstrip(), reasoning=reasoning.removeprefix(REASONING_OPEN).strip())
-        if not self.format.strips_reasoning:
+        markers = self.format.reasoning
+        said = 0
+        if spoken.reasoning and markers is not None:
+            said = self._behind(markers.close.strip(), content)
+            # The white space between the two belongs to neither.
+            while said < len(content) and not self._engine.detokenize(content[said : said + 1]).strip():
+                said += 1
+        elif spoken.said != segment.text:
+            said = self._behind(self.format.answer_open, content)
+        segment = replace(segment, text=spoken.said, reasoning=spoken.reasoning)
+        if not self.format.proven or (spoken.reasoning and not (markers and markers.leaves)):
             return segment
-        lengths = range(len(content) + 1)
-        stop = bisect_left(lengths, True, key=lambda n: REASONING_CLOSE in self._engine.detokenize(content[:n]))
-        while stop < len(content) and not self._engine.detokenize(content[stop : stop + 1]).strip():
-            stop += 1  # the template strips the empty lines behind the reasoning, too
-        start = segment.content_start
-        if self.format.generation_open.startswith(self.format.assistant.open):
-            start = len(self._engine.tokenize(self.format.assistant.open, special=True))
-        return replace(segment, reasoning_start=start, reasoning_stop=segment.content_start + stop)
+        gone = leaving(self.turns.generation_open(), self.turns.assistant_open(), content, said)
+        return segment if gone is None else replace(segment, reasoning_start=gone[0], reasoning_stop=gone[1])
+
+    def _behind(self, marker: str, content: tuple[int, ...]) -> int:
+        """Index of the first token behind a marker."""
+        return bisect_left(range(len(content)), True, key=lambda n: marker in self._engine.detokenize(content[:n]))
 
     def skill(self, compiled: CompiledSkill) -> Segment:
         return replace(
@@ -109,7 +113,7 @@ class SegmentFactory:
         return self.turns.text(text)
 
     def _erratum(self, name: str, text: str) -> Segment:
-        return make_segment(Kind.ERRATUM, self.turns.wrap(self.format.skill, text), text, name)
+        return make_segment(Kind.ERRATUM, self.turns.skill(text), text, name)
 
     def _tokens_up_to(self, tokens: tuple[int, ...], text: str) -> tuple[int, ...]:
         """The longest beginning of an answer that says no more than ``text``."""
@@ -117,13 +121,3 @@ class SegmentFactory:
             if text.startswith(self._engine.detokenize(tokens[:n])):
                 return tokens[:n]
         return ()
-
-
-def _behind(begin: tuple[int, ...], turn: TurnTokens) -> TurnTokens:
-    n = len(begin)
-    return TurnTokens(
-        begin + turn.tokens,
-        turn.content_start + n,
-        turn.content_stop + n,
-        tuple(replace(span, start=span.start + n, stop=span.stop + n) for span in turn.fields),
-    )

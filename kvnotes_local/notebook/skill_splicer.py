@@ -47,9 +47,13 @@ class SkillSplicer:
         """The skill before segment ``place``; the rest as in ``Notebook.splice``. Compiles what is missing."""
         skill = self.library.get(name)
         whole = self.engine.info.model_class is ModelClass.PREFIX_ONLY
-        draft = Draft(segments, n_cached)
+        joint = self.factory.joint
+        draft = Draft(segments, n_cached, joint)
         if read or self._has_to_be_read(skill, segments, values, heed_verdict and repair is None):
             return draft.keep(0, place).read(self.factory.read_skill(self.compiler, skill, values)).keep(place).change()
+        if whole and joint is not None and segments and joint.is_open(segments[-1]):
+            segments = (*segments[:-1], joint.closed(segments[-1]))
+            draft = Draft(segments, n_cached, joint)
         behind = tuple(all_tokens(segments)) if whole else None
         compiled = self.compiler.compile(skill, values=values, behind=behind, progress=progress)
         if compiled.prefill_tokens_per_second:

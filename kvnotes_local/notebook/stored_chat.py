@@ -15,7 +15,7 @@ from kvnotes_local.notebook.proof import PrefillSpeed
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.store.params import ChatParams
-from kvnotes_local.notebook.store.records import new_chat_id
+from kvnotes_local.notebook.store.records import ChatSummary, new_chat_id
 from kvnotes_local.notebook.working_chat import Keeper
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -115,10 +115,7 @@ def open_chat(
     stored = store.load(chat)
     summary = stored.summary
     if summary.model_fingerprint != info.fingerprint:
-        raise UsageError(
-            f"The chat {summary.id} was held with {summary.model_name}; its tokens mean something else to "
-            f"{info.name}. Use --model {summary.model_name}."
-        )
+        raise UsageError(_of_another_model(summary, info.name))
     if system is not None:
         raise UsageError(f"The chat {summary.id} has its system text already. Start a new one for another.")
     params = replace(stored.params, on_full=on_full or stored.params.on_full)
@@ -137,6 +134,18 @@ def open_chat(
     opened = StoredChat(summary.id, notebook, stored.params, restored, store)
     opened.change_params(params)
     return opened
+
+
+def _of_another_model(summary: ChatSummary, name: str) -> str:
+    if name == summary.model_name:
+        return (
+            f"The chat {summary.id} was held with another {name}, whose file has other content; its tokens mean something "
+            "else to this one. Give the file that it was held with as --model FILE."
+        )
+    return (
+        f"The chat {summary.id} was held with {summary.model_name}; its tokens mean something else to {name}. "
+        f"Use --model {summary.model_name}."
+    )
 
 
 def _new_chat(

@@ -14,6 +14,7 @@ from kvnotes_local.notebook.history import History
 from kvnotes_local.notebook.listening import OnText
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.notebook.question_joint import QuestionJoint
 from kvnotes_local.notebook.segment import Segment, all_tokens
 
 MakeChange = Callable[[tuple[Segment, ...], int], Change]
@@ -38,13 +39,20 @@ class WorkingChat:
     """
 
     def __init__(
-        self, cache: ChatCache, segments: tuple[Segment, ...], on_full: OnFull, keeper: Keeper, notice: OnText
+        self,
+        cache: ChatCache,
+        segments: tuple[Segment, ...],
+        on_full: OnFull,
+        keeper: Keeper,
+        notice: OnText,
+        joint: QuestionJoint | None,
     ) -> None:
         self.cache = cache
         self.segments = segments
         self.unsettled: dict[str, str] = {}
         self.on_full = on_full
         self.keeper = keeper
+        self.joint = joint
         self._notice = notice
         self._history = History(cache)
 
@@ -66,7 +74,9 @@ class WorkingChat:
             excess = len(all_tokens(change.segments)) - self.cache.engine.info.n_ctx
             left = len(self.tokens) - excess
             if room and excess > 0 and turns_to_drop(self.segments, left):
-                draft = with_room(self.segments, self.cache.n_cached, left, self.on_full, False, self._notice)
+                draft = with_room(
+                    self.segments, self.cache.n_cached, left, self.on_full, False, self._notice, joint=self.joint
+                )
                 self.apply(draft.change(), progress=progress)
                 change = make(self.segments, self.cache.n_cached)
             self.apply(change, progress=progress)
@@ -127,7 +137,7 @@ class WorkingChat:
             cache = ChatCache(self.cache.engine, self._notice, seq, self.cache.speed)
         except EngineLost:
             cache = ChatCache(self.cache.engine, self._notice, speed=self.cache.speed)
-        twin = WorkingChat(cache, segments, self.on_full, Keeper(), self._notice)
+        twin = WorkingChat(cache, segments, self.on_full, Keeper(), self._notice, self.joint)
         twin.unsettled = dict(self.unsettled)
         return twin
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvnotes_local.contract.compile_job import BatchCost, CompileEvent, JobDone, JobFailed, JobSkipped
+from kvnotes_local.contract.compile_job import BatchCost, CompileEvent, JobDone, JobFailed, JobSkipped, too_long
 from kvnotes_local.contract.plan import Splice
 from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.contract.store_type import StoreType
@@ -68,6 +68,8 @@ def plan_skills(
         existing = None if force else compiler.existing(skill, task, verify=False)
         if existing is not None:
             one = PlannedSkill(skill, PlanStatus.UP_TO_DATE, n_tokens, existing.n_bytes, task=task, existing=existing)
+        elif (problem := too_long(task.job(), engine.info.n_ctx)) is not None:
+            one = PlannedSkill(skill, PlanStatus.IMPOSSIBLE, n_tokens, problem=str(problem))
         else:
             share = Q8_0_SHARE if task.store is StoreType.Q8_0 else 1.0
             n_bytes = int(engine.info.kv_bytes_per_token * n_tokens * share)

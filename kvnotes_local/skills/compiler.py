@@ -13,7 +13,6 @@ from pathlib import Path
 
 from kvnotes_local.artifacts.artifact import artifact_key, open_artifact
 from kvnotes_local.artifacts.meta import ArtifactKind, text_sha256
-from kvnotes_local.chat_format.format import Wrapper
 from kvnotes_local.chat_format.turns import TurnPiece, TurnTokenizer, TurnTokens
 from kvnotes_local.contract.compile_job import ArtifactLabels, Compiled
 from kvnotes_local.contract.model_info import ModelClass, ModelInfo
@@ -27,7 +26,7 @@ from kvnotes_local.skills.leads import DEFAULT_N_LEADS, LEAD_NUMBERS, LEADS, hea
 from kvnotes_local.skills.pins import PinMemory
 from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.task import Task
-from kvnotes_local.skills.template import FieldPiece, Piece
+from kvnotes_local.skills.template import FieldPiece, Piece, given_values
 from kvnotes_local.skills.verdicts import Outcome, Verdict, VerdictStore, conditions_of
 
 _MAX_TURNS = 64
@@ -94,14 +93,12 @@ class SkillCompiler:
         self._imports = ImportShelf(store)
         self._pins = PinMemory(store.directory.parent)
         self._turns = TurnTokenizer(engine.info.chat_format, engine.tokenize)
-        self._wrap = lru_cache(_MAX_TURNS)(self._turns.wrap)
+        self._turn = lru_cache(_MAX_TURNS)(self._turns.skill)
         self._leads = lru_cache(self._leads_of)
 
-    def turn(
-        self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None
-    ) -> TurnTokens:
+    def turn(self, skill: Skill, *, values: Mapping[str, str] | None = None) -> TurnTokens:
         """The skill as a turn of this model. Raises SkillError when it is empty."""
-        turn = self._wrap(wrapper or self._turns.format.skill, tuple(template_pieces(skill.pieces, values)))
+        turn = self._turn(tuple(template_pieces(skill.pieces, values)))
         if turn.content_start == turn.content_stop:
             raise SkillError(
                 f"The skill {skill.name} has no text after its frontmatter; write what the model shall know."
@@ -110,19 +107,16 @@ class SkillCompiler:
 
     def verdict(self, skill: Skill, *, values: Mapping[str, str] | None = None) -> Verdict | None:
         """What the gate found for the skill as it is now, in this engine; None where nothing was measured."""
-        return self._verdict(self.task(skill, None, values).key)
+        return self._verdict(self.task(skill, values).key)
 
-    def find(
-        self, skill: Skill, *, wrapper: Wrapper | None = None, values: Mapping[str, str] | None = None
-    ) -> CompiledSkill | None:
+    def find(self, skill: Skill, *, values: Mapping[str, str] | None = None) -> CompiledSkill | None:
         """The artifact of the skill as it is now, verified; None where there is none or it is damaged."""
-        return self.existing(skill, self.task(skill, wrapper, values))
+        return self.existing(skill, self.task(skill, values))
 
     def compile(
         self,
         skill: Skill,
         *,
-        wrapper: Wrapper | None = None,
         values: Mapping[str, str] | None = None,
         behind: tuple[int, ...] | None = None,
         n_leads: int | None = None,
@@ -136,7 +130,7 @@ class SkillCompiler:
 
         Raises SkillError, ArtifactError (also for a model that cannot use artifacts), Cancelled.
         """
-        task = self.task(skill, wrapper, values, behind, n_leads)
+        task = self.task(skill, values, behind, n_leads)
         if not force and (existing := self.existing(skill, task)) is not None:
             return existing
         made = self._engine.compile(task.job(), progress=progress)
@@ -204,22 +198,20 @@ class SkillCompiler:
     def task(
         self,
         skill: Skill,
-        wrapper: Wrapper | None = None,
         values: Mapping[str, str] | None = None,
         behind: tuple[int, ...] | None = None,
         n_leads: int | None = None,
     ) -> Task:
         """What the skill's artifact will be made from. Raises SkillError, ArtifactError."""
-        usual = self._task(skill, wrapper, values, behind, n_leads or self._n_leads)
+        usual = self._task(skill, values, behind, n_leads or self._n_leads)
         if n_leads is not None or behind is not None or self._outcome(usual.key) is not Outcome.FAILED:
             return usual
-        others = (self._task(skill, wrapper, values, None, n) for n in LEAD_NUMBERS if n != self._n_leads)
+        others = (self._task(skill, values, None, n) for n in LEAD_NUMBERS if n != self._n_leads)
         return next((one for one in others if self._outcome(one.key) is Outcome.PASSED), usual)
 
     def _task(
         self,
         skill: Skill,
-        wrapper: Wrapper | None,
         values: Mapping[str, str] | None,
         behind: tuple[int, ...] | None,
         n_leads: int,
@@ -229,9 +221,9 @@ class SkillCompiler:
             raise ArtifactError(
                 f"{info.name} cannot use artifacts: {info.class_reason} Use ask --read-skills to let the model read the skill."
             )
-        wrapper = wrapper or self._turns.format.skill
+        wrapper = self._turns.format.skill
         text = skill.text(values)
-        turn = self.turn(skill, wrapper=wrapper, values=values)
+        turn = self.turn(skill, values=values)
         leads = self._leads(n_leads) if behind is None else (behind,)
         store = skill.settings.store or self._store_type
         whole = info.model_class is ModelClass.PREFIX_ONLY
@@ -279,7 +271,7 @@ def default_repair(info: ModelInfo) -> int:
 
 def template_pieces(pieces: Sequence[Piece], values: Mapping[str, str] | None = None) -> list[TurnPiece]:
     """A text with fields as pieces of a turn, so that the tokens of each field's value are known."""
-    given = values or {}
+    given = given_values(values)
     return [
         TurnPiece(piece.value(given), piece.name) if isinstance(piece, FieldPiece) else TurnPiece(piece.text)
         for piece in pieces

@@ -12,6 +12,7 @@ from kvnotes_local.skills.artifact_store import SUFFIX, ArtifactStore, StoredArt
 from kvnotes_local.skills.imports import ImportShelf
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.pins import PinMemory
+from kvnotes_local.spelling import composed
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def remove_artifacts_of(
     ``models``: only those that one of these calls its own; by what the user calls them. Raises ArtifactError for a name that
     has none, and where there is none for these models; nothing is deleted then.
     """
+    names = None if names is None else [composed(name) for name in names]
     doomed: list[tuple[ArtifactStore, Removed]] = []
     known: set[str] = set()
     model_names: set[str] = set()

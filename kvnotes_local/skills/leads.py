@@ -66,18 +66,12 @@ LEAD_NUMBERS = (2, 1)
 
 def header_tokens(turns: TurnTokenizer) -> tuple[int, ...]:
     """How a chat begins: BOS and the system turn that the model's template adds by itself."""
-    chat_format = turns.format
-    tokens = turns.begin()
-    if chat_format.system is not None and chat_format.default_system:
-        tokens += turns.wrap(chat_format.system, chat_format.default_system).tokens
-    return tokens
+    return turns.beginning(None).tokens
 
 
 def lead_tokens(turns: TurnTokenizer, lead: Lead) -> tuple[int, ...]:
     """The lead as this model would see it as the beginning of a chat."""
-    chat_format = turns.format
     tokens = header_tokens(turns)
     for user, assistant in lead.exchanges:
-        tokens += turns.wrap(chat_format.user, user).tokens
-        tokens += turns.wrap(chat_format.assistant, assistant).tokens
+        tokens += turns.user(user).tokens + turns.assistant(assistant).tokens
     return tokens

@@ -12,6 +12,7 @@ from pathlib import Path
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.skill import Skill, SkillSummary
 from kvnotes_local.skills.skill_file import FILE_NAME, load_part, load_skill, load_summary
+from kvnotes_local.spelling import composed
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 20_000
@@ -93,6 +94,7 @@ class SkillLibrary:
         Raises:
             SkillError: there is none (the message offers the nearest names), or it can no longer be read.
         """
+        name = composed(name)
         summary = self._listing.skills.get(name)
         if summary is not None:
             return load_skill(summary.folder)
@@ -100,7 +102,7 @@ class SkillLibrary:
         if relative and owner in self._listing.skills:
             return load_part(load_skill(self._listing.skills[owner].folder), relative)
         for problem in self.problems:
-            if problem.path.name == FILE_NAME and problem.path.parent.name == owner:
+            if problem.path.name == FILE_NAME and composed(problem.path.parent.name) == owner:
                 raise SkillError(f"Skill {owner} is broken: {problem.message}")
         names = list(self._listing.skills)
         near = (

@@ -6,48 +6,16 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.evals import load_questions
+from kvnotes_local.skills.lint_fields import lint_fields
+from kvnotes_local.skills.lint_finding import Code, Finding, read_lines
 from kvnotes_local.skills.skill import Skill
-from kvnotes_local.skills.template import FieldPiece, parse_template
 from kvnotes_local.wording import counted
 
 MIN_TOKENS = 64
 _CHARS_PER_TOKEN = 4
-
-
-class Code(StrEnum):
-    """What a finding is about; stable, for scripts."""
-
-    BROKEN = "broken"
-    FORMAT = "format"
-    TOO_SHORT = "too-short"
-    TOO_LONG = "too-long"
-    CROWDED = "crowded"
-    WINDOW = "window"
-    ELSEWHERE = "elsewhere"
-    CHAT = "chat"
-    DATE = "date"
-    SUBSTITUTION = "substitution"
-    COMMAND = "command"
-    FIELD_SPACES = "field-spaces"
-    FIELD_DEFAULT = "field-default"
-    FIELD_CONFLICT = "field-conflict"
-    MARKUP = "markup"
-    INVISIBLE = "invisible"
-    QUESTIONS = "questions"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One remark. ``line`` counts from 1 in the SKILL.md; 0 is for remarks about other files or several skills at once."""
-
-    line: int
-    code: Code
-    message: str
-    skill: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,11 +97,6 @@ _RULES = (
     ),
 )
 _POSITIONAL = re.compile(r"(?<![\w$\\])\$([1-9])(?![\w.,]*\d)\b")
-_LOOSE_FIELD = re.compile(
-    r"(?<![\\{$])\{\{(?=\s|[^{}]*\s\}\}|[^{}|]*(?:\s\||\|\s))"
-    r"\s*([^\W\d_][\w \-.']{0,63}?)\s*(?:\|\s*([^{}\n]*?)\s*)?\}\}"
-)
-_INLINE_CODE = re.compile(r"`[^`\n]+`")
 
 
 @dataclass(frozen=True)
@@ -156,20 +119,19 @@ def lint(skill: Skill, *, n_tokens: int | None = None, limits: ModelLimits = NO_
     """Remarks on one skill, by line. ``n_tokens``: for the model in use, estimated from the text if not given."""
     findings = [Finding(1, Code.FORMAT, warning, skill.name) for warning in skill.warnings]
     findings.extend(_size(skill, n_tokens, limits))
-    lines = list(_lines(skill))
-    positional = any(match[1] == "1" for _, prose, _ in lines for match in _POSITIONAL.finditer(prose))
-    for number, prose, raw in lines:
+    lines = list(read_lines(skill))
+    positional = any(match[1] == "1" for line in lines for match in _POSITIONAL.finditer(line.prose))
+    for line in lines:
         for rule in _RULES:
-            for match in rule.pattern.finditer(raw if rule.in_code else prose):
-                findings.append(Finding(number, rule.code, rule.message.format(match[0]), skill.name))
+            for match in rule.pattern.finditer(line.raw if rule.in_code else line.prose):
+                findings.append(Finding(line.number, rule.code, rule.message.format(match[0]), skill.name))
         if positional:
             # Without a $1, a $5 is money.
-            for match in _POSITIONAL.finditer(prose):
+            for match in _POSITIONAL.finditer(line.prose):
                 field = f"{{{{argument {match[1]}|...}}}}"
                 text = f"{match[0]} is filled in by other clients, not here; make it a field: {field}"
-                findings.append(Finding(number, Code.SUBSTITUTION, text, skill.name))
-        findings.extend(_fields(skill, number, prose, raw))
-    findings.extend(_conflicts_within(skill))
+                findings.append(Finding(line.number, Code.SUBSTITUTION, text, skill.name))
+    findings.extend(lint_fields(skill, lines))
     try:
         load_questions(skill)
     except SkillError as error:  # its place is a line of another file, which the message names
@@ -192,14 +154,14 @@ def _names_of_others(skills: Iterable[Skill], names: Collection[str]) -> Iterato
         rf"|`?(?P<word>{'|'.join(several) or '(?!)'})`? skill\b)"
     )
     for skill in skills:
-        for number, prose, raw in _lines(skill):
-            if any(rule.code is Code.ELSEWHERE and rule.pattern.search(prose) for rule in _RULES):
+        for line in read_lines(skill):
+            if any(rule.code is Code.ELSEWHERE and rule.pattern.search(line.prose) for rule in _RULES):
                 continue  # is said already
-            for match in pattern.finditer(raw if prose else ""):
+            for match in pattern.finditer("" if line.is_fenced else line.raw):
                 name = match[match.lastgroup or 0]
                 if name.casefold() != skill.name.partition("/")[0].casefold():
                     text = f"{name!r} is another skill, which may not be in the chat; say here what is needed from it"
-                    yield Finding(number, Code.ELSEWHERE, text, skill.name)
+                    yield Finding(line.number, Code.ELSEWHERE, text, skill.name)
 
 
 def _conflicts_between(skills: Iterable[Skill]) -> list[Finding]:
@@ -242,46 +204,3 @@ def _size(skill: Skill, n_tokens: int | None, limits: ModelLimits) -> Iterator[F
             "put what matters most last, and check with 'kvnotes verify'"
         )
         yield Finding(line, Code.WINDOW, text, skill.name)
-
-
-def _lines(skill: Skill) -> Iterator[tuple[int, str, str]]:
-    """Number, text without code (which is blanked out), and whole text of each line of the body."""
-    fence = ""
-    for number, raw in enumerate(skill.body.split("\n"), start=skill.body_line):
-        mark = re.match(r"\s*(`{3,}|~{3,})", raw)
-        if fence:
-            if mark and mark[1].startswith(fence) and not raw.strip().strip(fence[0]):
-                fence = ""
-            yield number, "", raw
-        elif mark:
-            fence = mark[1]
-            yield number, "", raw
-        else:
-            yield number, _INLINE_CODE.sub(lambda match: " " * len(match[0]), raw), raw
-
-
-def _fields(skill: Skill, number: int, prose: str, raw: str) -> Iterator[Finding]:
-    for piece in parse_template(raw):
-        if isinstance(piece, FieldPiece) and piece.default is None and not skill.fields.get(piece.name):
-            text = (
-                f"field {piece.source} has no default, so the model reads the braces; write {{{{{piece.name}|value}}}}"
-            )
-            yield Finding(number, Code.FIELD_DEFAULT, text, skill.name)
-    for match in _LOOSE_FIELD.finditer(prose):
-        field = FieldPiece(match[1], match[2] or "value").source
-        text = f"{match[0]} is no field, because of its spaces; write {field} if it shall be one"
-        yield Finding(number, Code.FIELD_SPACES, text, skill.name)
-
-
-def _conflicts_within(skill: Skill) -> Iterator[Finding]:
-    first: dict[str, str] = {}
-    for number, raw in enumerate(skill.body.split("\n"), start=skill.body_line):
-        for piece in parse_template(raw):
-            if not isinstance(piece, FieldPiece) or piece.default is None:
-                continue
-            known = first.setdefault(piece.name, piece.default)
-            if known != piece.default:
-                text = (
-                    f"field {piece.name!r} has the default {piece.default!r} here and {known!r} before; use one of them"
-                )
-                yield Finding(number, Code.FIELD_CONFLICT, text, skill.name)

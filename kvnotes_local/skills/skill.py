@@ -42,7 +42,7 @@ class Skill(SkillSummary):
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """The body split into text and fields."""
-        return tuple(parse_template(self.body))
+        return tuple(parse_template(self.body, in_code=self.settings.fields_in_code))
 
     @property
     def fields(self) -> dict[str, str | None]:

@@ -13,15 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvnotes_local.errors import SkillError
-from kvnotes_local.skills.frontmatter import (
-    FrontmatterError,
-    clean,
-    normalize,
-    read_frontmatter,
-    split_frontmatter,
-)
+from kvnotes_local.skills.frontmatter import normalize, read_frontmatter, split_frontmatter
+from kvnotes_local.skills.frontmatter_yaml import FrontmatterError, clean
 from kvnotes_local.skills.settings import read_settings
 from kvnotes_local.skills.skill import Skill, SkillSummary
+from kvnotes_local.spelling import composed, spelled_as_there
 
 FILE_NAME = "SKILL.md"
 MAX_FILE_BYTES = 1024 * 1024
@@ -106,7 +102,7 @@ def load_reference(skill: SkillSummary, relative: str) -> str:
         )
     try:
         folder = skill.folder.resolve(strict=True)
-        path = folder.joinpath(*pure.parts).resolve(strict=True)
+        path = spelled_as_there(folder, pure.parts).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise SkillError(
             f"Skill {skill.name} has no file {shown!r}; look into {skill.folder} for what there is"
@@ -128,7 +124,7 @@ def load_part(skill: Skill, relative: str) -> Skill:
     path = PurePosixPath(relative.replace("\\", "/"))
     if not text:
         raise SkillError(f"{path} of skill {skill.name} is empty; write what the model shall know")
-    return replace(skill, name=f"{skill.name}/{path}", body=text, body_line=1, warnings=())
+    return replace(skill, name=composed(f"{skill.name}/{path}"), body=text, body_line=1, warnings=())
 
 
 def _read(path: Path) -> bytes:
@@ -190,6 +186,7 @@ def _summarize(folder: Path, block: str, body_line: int) -> SkillSummary:
     if not description:
         raise FrontmatterError(
             "has no description; add 'description: what it is for and when to use it' to the frontmatter"
+            + (f" ({warnings[0]})" if warnings else "")
         )
     if len(description) > MAX_DESCRIPTION:
         warnings.append(f"description has {len(description)} characters; other clients allow {MAX_DESCRIPTION}")
@@ -222,7 +219,7 @@ def _text(keys: Mapping[str, Any], key: str, warnings: list[str]) -> str:
 
 
 def _name(name: str, folder: Path, warnings: list[str]) -> str:
-    folder_name = clean(folder.name) or clean(folder.absolute().name)
+    name, folder_name = composed(name), composed(clean(folder.name) or clean(folder.absolute().name))
     if not name:
         if not folder_name:
             raise FrontmatterError("has no name; add 'name: my-skill' to the frontmatter")

@@ -31,7 +31,7 @@ def test_numbers_stand_before_their_nouns_by_way_of_counted(part: str) -> None:
     folder = Path(kvnotes_local.__file__).parent / part
     found = [
         f"{path.name}: {match[0]}"
-        for path in sorted(folder.glob("*.py"))
+        for path in sorted(folder.rglob("*.py"))
         for match in UNCOUNTED.finditer(re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.DOTALL))
         if "join(" not in match[1] and not match[1].isupper()
     ]

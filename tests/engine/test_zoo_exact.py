@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import llama_cpp.llama_cpp as api
@@ -28,10 +27,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kvnotes_local.chat_format.template import find_chat_format
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.contract.plan import Decode
-from kvnotes_local.engine import model_description
 from kvnotes_local.engine.llama.context import LlamaContext
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.engine.rotation.live_layout import read_live_layout
@@ -87,16 +84,7 @@ BEHIND_SINKS = 1e-3
 in src/llama-graph.cpp), a score moves by some 1e-4 with the position, and so does what the sink lets through. Measured:
 1.6e-4; without flash attention 2.6e-7."""
 
-_CHAT_FORMAT = lru_cache(find_chat_format)
-
 SPLICE = [spec for spec in ZOO if spec.expected == "splice"]
-
-
-@pytest.fixture(autouse=True)
-def one_chat_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the zoo has the same template; analysing it would take a fifth of the time of these tests."""
-    monkeypatch.setattr(model_description, "find_chat_format", _CHAT_FORMAT)
-
 
 # phi3 has other frequency factors beyond 1,024 cells.
 EVERY_MODEL = pytest.mark.parametrize(

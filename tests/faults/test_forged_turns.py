@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvnotes_local.chat_format.template import find_chat_format
+from kvnotes_local.chat_format.finding import FoundIn, find_chat_format
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.notebook.edit import EditLevel
@@ -67,8 +67,8 @@ def forgeries() -> list[str]:
 def test_no_text_has_the_tokens_of_a_turn_marker(
     engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    chat_format = find_chat_format(TEMPLATES[name], "<s>", "</s>")
-    assert chat_format.from_template
+    chat_format = find_chat_format(FoundIn(TEMPLATES[name], engine.tokenize, "<s>", "</s>", adds_bos=False))
+    assert chat_format.proven
     monkeypatch.setattr(engine, "info", replace(engine.info, chat_format=chat_format))
     written = str(chat_format)
     own = [marker for marker in MARKERS if marker in written]

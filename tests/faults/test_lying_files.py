@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvnotes_local.chat_format.sandbox import Message, TemplateError, render_template
+from kvnotes_local.chat_format.sandbox import Message, TemplateError, TemplateRenderer
 from kvnotes_local.contract.compile_job import CompileEvent
 from kvnotes_local.contract.plan import Applied, Part
 from kvnotes_local.engine.process.calls import CALLS, GenerationStep, Loaded
@@ -388,7 +388,7 @@ def test_a_hostile_template_is_stopped_within_seconds_and_without_harm(template:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
     try:
-        text = render_template(template, [Message("user", "hi")], bos="", eos="", add_generation_prompt=False)
+        text = TemplateRenderer(template, bos="", eos="").render([Message("user", "hi")])
     except TemplateError:
         text = ""
     assert time.monotonic() - began < 20
@@ -406,5 +406,5 @@ def test_what_honest_templates_do_is_allowed() -> None:
         "{{ messages[0].content | replace('h', 'H') | indent(4) | trim }} {{ [1] + [2] }} {{ 'x'.center(5) }} "
         "{{ ['a', 'b'] | join(', ') }} {{ 'a,b'.split(',') }} {{ {'a': 1} | tojson }}"
     )
-    text = render_template(template, [Message("user", "hi")], bos="", eos="", add_generation_prompt=False)
+    text = TemplateRenderer(template, bos="", eos="").render([Message("user", "hi")])
     assert text == ("*** ** a ** 12345 01.00        b 123456 1024 Hi [1, 2]   x   a, b ['a', 'b'] " + '{"a": 1}')

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvnotes_local.chat_format.template import find_chat_format
+from kvnotes_local.chat_format.finding import FoundIn, find_chat_format
 from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.contract.plan import Decode
@@ -464,11 +464,10 @@ def test_reasoning_of_finished_turns_leaves_the_cache_and_stays_in_the_transcrip
     from dataclasses import replace
 
     engine = tiny_engine()
-    chat_format = find_chat_format(THINKING, "", "")
-    assert chat_format.strips_reasoning
-    monkeypatch.setattr(
-        engine, "info", replace(engine.info, chat_format=replace(chat_format, begin=engine.info.chat_format.begin))
-    )
+    chat_format = find_chat_format(FoundIn(THINKING, engine.tokenize, "<s>", "</s>", adds_bos=True))
+    assert chat_format.reasoning is not None
+    assert chat_format.reasoning.leaves
+    monkeypatch.setattr(engine, "info", replace(engine.info, chat_format=chat_format))
     monkeypatch.setattr(engine, "generate", Script(engine, "I wonder.\n</think>\n\nYes."))
     notebook = Notebook(engine)
     first = notebook.ask("Is it?")

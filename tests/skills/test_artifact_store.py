@@ -12,12 +12,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from skill_samples import LAYOUTS, META, random_rows
 
 from kvnotes_local.artifacts.artifact import ArtifactMeta
 from kvnotes_local.artifacts.writer import write_artifact, write_state_artifact
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.skills.artifact_store import ArtifactStore
+from tests.artifacts.samples import LAYOUTS, META, random_rows
+from tests.conftest import REPOSITORY
 
 DAY = 86400.0
 
@@ -212,7 +213,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from skill_samples import LAYOUTS, META, random_rows
+from tests.artifacts.samples import LAYOUTS, META, random_rows
 from kvnotes_local.artifacts.writer import write_artifact
 from kvnotes_local.skills.artifact_store import ArtifactStore
 store = ArtifactStore(Path(sys.argv[2]))
@@ -229,7 +230,7 @@ print("done")
 
 
 def test_two_processes_may_write_list_and_clean_up_at_once(store: ArtifactStore) -> None:
-    command = [sys.executable, "-c", BUSY, str(Path(__file__).parent), str(store.directory)]
+    command = [sys.executable, "-c", BUSY, str(REPOSITORY), str(store.directory)]
     busy = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
     assert [process.communicate(timeout=60)[0] for process in busy] == ["done\n"] * 2

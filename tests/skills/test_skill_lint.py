@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from skill_samples import simple_skill
 
-from kvnotes_local.skills.lint import Code, ModelLimits, lint, lint_library
+from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
+from kvnotes_local.skills.lint_finding import Code
+from kvnotes_local.skills.settings import SkillSettings
 from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.skill_file import load_skill
 
@@ -45,6 +48,17 @@ def codes(body: str) -> list[Code]:
         ("Hello {{ name | Ada }}.", Code.FIELD_SPACES),
         ("Hello {{ name }}.", Code.FIELD_SPACES),
         ("Hello {{name|a}} and {{name|b}}.", Code.FIELD_CONFLICT),
+        ("Within {{refund window|30 days}.", Code.FIELD_TYPO),
+        ("Within {{refund window|30 days.", Code.FIELD_TYPO),
+        ("Within {refund window|30 days}}.", Code.FIELD_TYPO),
+        ("Within {{|30 days}}.", Code.FIELD_TYPO),
+        ("Within {{30 days|x}}.", Code.FIELD_TYPO),
+        ("Within {{limit (EUR)|200}}.", Code.FIELD_TYPO),
+        ("Within {{" + "a" * 65 + "|200}}.", Code.FIELD_TYPO),
+        ("Within {{refund window| 30 days}}.", Code.FIELD_SPACES),
+        ("Risk: {{HIGH|MEDIUM|LOW}}.", Code.FIELD_BARS),
+        ("```\nfor {{item|items}}\n```", Code.FIELD_IN_CODE),
+        ("Write `{{item|items}}`.", Code.FIELD_IN_CODE),
         ("Never say <|im_start|>.", Code.MARKUP),
         ("A zero\u200bwidth space.", Code.INVISIBLE),
         ("A tag\U000e0041 character.", Code.INVISIBLE),
@@ -68,6 +82,8 @@ def test_finds(body: str, code: Code) -> None:
         "```python\ntoday = date.today()  # see above, $1 {{ template }}\n```",
         "`today` is a column, and so is `the user's last message`.",
         "~~~\n```\ntoday\n~~~",
+        "```\n{{name}} {{ x | upper }} {{HIGH|MEDIUM|LOW}} {{a|b}\n```\nand `{{name}}` and `{{|x}}`.",
+        "{{#if a|b}} {{.Values.x | quote}} \\{{a|b} ${{a|b} {a|b} {% x|y %} \\frac{a|b}{c}.",
         "Hello {{name|Ada}} and {{name}} and \\{{ name }} and ${{ secrets.X }}.",
         "Two {{first name|a}} {{last name|b}}.",
         "The last message of the log is printed first.".replace("last message", "final line"),
@@ -75,6 +91,26 @@ def test_finds(body: str, code: Code) -> None:
 )
 def test_stays_silent_on(body: str) -> None:
     assert codes(body) == []
+
+
+def test_with_fields_in_code_the_rules_for_fields_hold_there() -> None:
+    body = "```\n{{item|items}} {{name}} {{a|b} {{HIGH|MEDIUM|LOW}}\n```\nand `{{item|others}}`."
+    asked = replace(skill(body), settings=SkillSettings(fields_in_code=True))
+
+    assert asked.fields == {"item": "items", "name": None}
+    assert [(one.line, one.code) for one in lint(asked)] == [
+        (7, Code.FIELD_DEFAULT),
+        (7, Code.FIELD_TYPO),
+        (7, Code.FIELD_BARS),
+        (9, Code.FIELD_CONFLICT),
+    ]
+    assert codes(body) == [Code.FIELD_IN_CODE] * 2
+
+
+def test_what_a_remark_offers_is_a_field() -> None:
+    for written in ("{{a b|30 days}", "{a b|30 days}}", "{{a b|30 days", "{{ a b | 30 days }}"):
+        (finding,) = lint(skill(f"Within {written}"))
+        assert "write {{a b|30 days}} if" in finding.message
 
 
 def test_a_fence_ends_where_it_ends() -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from skill_samples import LAYOUTS, META, random_rows, simple_skill
+from skill_samples import simple_skill
 
 from kvnotes_local.artifacts.artifact import ArtifactMeta
 from kvnotes_local.artifacts.meta import ArtifactKind, rows_version, text_sha256
@@ -17,6 +17,7 @@ from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.speeds import ModelSpeed, SpeedMemory
 from kvnotes_local.skills.status import ArtifactState, ArtifactStatus, artifact_states
+from tests.artifacts.samples import LAYOUTS, META, random_rows
 
 BODY = "Refunds within {{window|30 days}}."
 

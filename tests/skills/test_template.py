@@ -18,7 +18,7 @@ from kvnotes_local.skills.template import (
     rendered_fields,
 )
 
-BRACES = st.text(alphabet=st.sampled_from("{}|\\$ab1 -_\n\t'."), max_size=40)
+BRACES = st.lists(st.sampled_from([*"{}|\\$ab1 -_\n\t'.`", "{{", "}}", "{{a|b}}", "\n```\n"]), max_size=40).map("".join)
 
 
 def test_a_field_has_a_name_and_a_default() -> None:
@@ -43,6 +43,7 @@ def test_a_field_without_default_stays_as_written_until_it_is_given_a_value() ->
         "{{ name }}", "{{ name | upper }}", "{{name |x}}", "{{name| x}}", "{{name|x }}", "${{ secrets.X }}", "${{a|b}}",
         "{{1st|x}}", "{{|x}}", "{{}}", "{{a\nb|c}}", "{{a|b\nc}}", "{a|b}", "{{a|b}", "{a|b}}", "{{a|{b}}}",
         "{{" + "a" * 65 + "|x}}",
+        "{{HIGH|MEDIUM|LOW}}", "{{a|b|}}", "{{a||b}}", "{{a||}}",
         "{{#each}}", "{{/each}}", "{{> part}}", "{{.Values.x}}", "{% if a %}", "\\", "\\{", "{{a.|x",
     ],
 )  # fmt: skip
@@ -57,9 +58,30 @@ def test_backslashes_take_the_meaning_away_only_in_front_of_a_field() -> None:
     assert render(parse_template(r"C:\\dir \n \{x}")) == r"C:\\dir \n \{x}"
 
 
-@given(BRACES)
-def test_escaped_text_renders_as_itself(text: str) -> None:
-    pieces = parse_template(escape_template(text))
+IN_CODE = [
+    "```jinja\n{{item|items}}\n```",
+    "~~~\n{{item|items}}\n~~~",
+    "- ```\n  {{item|items}}\n  ```",
+    "> ```\n> {{item|items}}\n> ```",
+    "Use `{{item|items}}` here.",
+    "Use ``a ` {{item|items}}`` here.",
+    "A span `that goes on\nto {{item|items}} there`.",
+    "```\nnever closed\n\n{{item|items}}",
+    "`\\{{item|items}}`",
+]
+
+
+@pytest.mark.parametrize("text", IN_CODE)
+def test_nothing_in_code_is_a_field_unless_asked_for(text: str) -> None:
+    assert parse_template(text) == [TextPiece(text)]
+    assert render(parse_template(text + "\n", in_code=True)) != text + "\n"
+    behind = "`x`\n```\ny\n```\n{{a|b}} `c`"
+    assert render(parse_template(behind)) == "`x`\n```\ny\n```\nb `c`"
+
+
+@given(BRACES, st.booleans())
+def test_escaped_text_renders_as_itself(text: str, in_code: bool) -> None:
+    pieces = parse_template(escape_template(text, in_code=in_code), in_code=in_code)
 
     assert render(pieces) == text
     assert not any(isinstance(piece, FieldPiece) for piece in pieces)
@@ -75,7 +97,7 @@ def test_pieces_are_never_empty_and_never_adjacent_text(text: str) -> None:
 
 @given(BRACES, st.dictionaries(st.sampled_from(["a", "b", "ab"]), BRACES))
 def test_spans_point_at_the_values(text: str, values: dict[str, str]) -> None:
-    pieces = parse_template(text + "{{a|x}}" + text)
+    pieces = parse_template(text + "{{a|x}}" + text, in_code=True)
     rendered = render(pieces, values)
 
     spans = rendered_fields(pieces, values)

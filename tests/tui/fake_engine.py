@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvnotes_local.artifacts.meta import ArtifactMeta
 from kvnotes_local.artifacts.writer import write_state_artifact
-from kvnotes_local.chat_format.format import ChatFormat, Wrapper
+from kvnotes_local.chat_format.format import ChatFormat, FormatSource, Reasoning, SkillPlace, SystemPlace, Trim, Wrapper
 from kvnotes_local.contract.compile_job import Compiled, CompileJob
 from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.contract.model_info import ModelClass, ModelInfo
@@ -28,15 +28,22 @@ PATIENCE = 30.0
 """Seconds after which a test that waits for nothing fails instead of hanging."""
 
 FORMAT = ChatFormat(
-    begin="",
+    head="<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
+    empty_head="<|im_start|>system\n<|im_end|>\n",
+    default_system="You are a helpful assistant.",
     system=Wrapper("<|im_start|>system\n", "<|im_end|>\n"),
-    system_mid_chat=Wrapper("<|im_start|>system\n", "<|im_end|>\n"),
+    system_place=SystemPlace.TURN,
+    system_opens_question=False,
+    question_open="",
+    question_trim=Trim.NONE,
     user=Wrapper("<|im_start|>user\n", "<|im_end|>\n"),
-    user_open_after_system="<|im_start|>user\n",
     assistant=Wrapper("<|im_start|>assistant\n", "<|im_end|>\n"),
     generation_open="<|im_start|>assistant\n",
-    default_system="You are a helpful assistant.",
-    from_template=True,
+    skill=Wrapper("<|im_start|>system\n", "<|im_end|>\n"),
+    skill_place=SkillPlace.SYSTEM_TURN,
+    source=FormatSource.TEMPLATE,
+    proven=True,
+    reasoning=Reasoning("<think>", "</think>", leaves=False),
 )
 
 

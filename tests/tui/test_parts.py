@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from kvnotes_local.chat_format.reasoning import split_reasoning
 from kvnotes_local.evaluation.bench_row import BenchRow, SpliceStages
 from kvnotes_local.notebook.segment import Freshness, Run
 from kvnotes_local.tui.freshness import LOOKS, cells, count_tokens
 from kvnotes_local.tui.mailbox import Mailbox
 from kvnotes_local.tui.news import AnswerText, News, Notice, WorkProgressed
 from kvnotes_local.tui.plots import bench_plot
-from kvnotes_local.tui.reasoning import split_reasoning
 from kvnotes_local.tui.themes import DAY, NIGHT
+from tests.tui.fake_engine import FORMAT
 
 N_PIECES = 3000
 KINDS = ("skill read", "from disk", "spliced", "in place")
@@ -107,7 +109,8 @@ def test_our_themes_have_good_contrast(theme: object) -> None:
     ],
 )
 def test_reasoning_is_told_from_what_is_said(text: str, opened: bool, expected: tuple[str, str, bool]) -> None:
-    spoken = split_reasoning(text, opened=opened)
+    prompt = FORMAT.generation_open + ("<think>\n" if opened else "")
+    spoken = split_reasoning(text, replace(FORMAT, generation_open=prompt))
     assert (spoken.reasoning, spoken.said, spoken.thinking) == expected
 
 

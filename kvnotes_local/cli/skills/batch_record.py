@@ -98,12 +98,14 @@ class BatchRecord:
             line += f" ({counted(n_tokens, 'token')}"
             line += f", about {human_bytes(n_bytes)}" if n_bytes else ""
             line += f", about {human_seconds(seconds)})" if seconds is not None else "; time not measured yet)"
+        impossible = [one.skill.name for one in plan.planned if one.status is PlanStatus.IMPOSSIBLE]
+        line += f", cannot be made: {', '.join(impossible)}" if impossible else ""
         names = [[one.skill.name for one in plan.planned if one.status is status] for status in PlanStatus]
         facts: dict[str, Any] = {
             "model": plan.name,
             "up_to_date": names[0],
             "missing": names[1],
-            "impossible": names[2],
+            "impossible": impossible,
             "n_tokens": n_tokens,
             "bytes": n_bytes,
             "seconds": seconds,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.skills.library import Problem, SkillLibrary
 from kvnotes_local.skills.skill import Skill
 from kvnotes_local.skills.skill_file import find_skill_file
+from kvnotes_local.spelling import composed, spelled_as_there
 
 
 @dataclass
@@ -71,7 +72,11 @@ class Wanted:
                     yield f"{name}/{reference}"
 
     def _has(self, library: SkillLibrary, name: str, reference: str) -> bool:
-        return any((skill.folder / reference).is_file() for skill in library.skills if skill.name == name)
+        return any(
+            spelled_as_there(skill.folder, PurePosixPath(reference).parts).is_file()
+            for skill in library.skills
+            if skill.name == name
+        )
 
     def files(self) -> Iterator[Path]:
         """The files that the skills come from, also those that are broken at the moment."""
@@ -84,10 +89,10 @@ class Wanted:
                 if file is not None:
                     yield file
                 for reference in self.references:
-                    yield skill.folder / reference
+                    yield spelled_as_there(skill.folder, PurePosixPath(reference).parts)
                 for owner, _, part in parts:
                     if part and owner == skill.name:
-                        yield skill.folder / part
+                        yield spelled_as_there(skill.folder, PurePosixPath(part).parts)
         for problem in library.problems:
-            if self.everything or problem.path.parent.name in owners:
+            if self.everything or composed(problem.path.parent.name) in owners:
                 yield problem.path

@@ -22,6 +22,7 @@ from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.skills.batch_report import ProgressStyle
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import KvnotesError, UsageError
+from kvnotes_local.spelling import composed
 from kvnotes_local.stop_signals import exit_code
 from kvnotes_local.wording import counted
 
@@ -71,7 +72,9 @@ def compile_skills(
         raise UsageError("Name the skills to compile, or use --all.")
     if watch and (plan or output.json):
         raise UsageError("--watch does not end by itself, so it goes neither with --plan nor with --json.")
-    wanted = Wanted(tuple(dict.fromkeys(names or ())), everything, tuple(references or ()), tuple(skills_dir or ()))
+    wanted = Wanted(
+        tuple(dict.fromkeys(map(composed, names or ()))), everything, tuple(references or ()), tuple(skills_dir or ())
+    )
     options = EngineOptions(None, KvType.F16, n_ctx, n_gpu_layers, threads, cache_dir, isolate, fast_buffers)
     models: tuple[str | None, ...] = tuple(dict.fromkeys(model or ())) or (None,)
     output = replace(output, events=progress is ProgressStyle.JSON)

@@ -36,7 +36,8 @@ def lint_skills(
 ) -> None:
     """Say what makes skills splice badly, by line. With --model lengths are counted and compared with what was measured."""
     from kvnotes_local.skills.library import SkillLibrary
-    from kvnotes_local.skills.lint import Code, Finding, ModelLimits, lint, lint_library
+    from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
+    from kvnotes_local.skills.lint_finding import Code, Finding
 
     library = SkillLibrary.default(skills_dir or [])
     skills: list[Skill] = []

@@ -18,6 +18,7 @@ from kvnotes_local.contract.compile_job import (
     JobFailed,
     JobProgress,
     JobSkipped,
+    too_long,
 )
 from kvnotes_local.contract.model_info import ModelClass, ModelInfo
 from kvnotes_local.contract.params import EngineParams
@@ -85,19 +86,13 @@ class ArtifactCompiler:
     def _possible(self, jobs: Sequence[CompileJob]) -> list[NumberedJob]:
         possible = []
         for number, job in enumerate(jobs):
-            longest = max(map(len, job.leads)) + len(job.tokens)
+            error = too_long(job, self._info.n_ctx)
             if self._classified.model_class is ModelClass.PREFILL:
                 error = ArtifactError(f"{self._info.name} cannot use artifacts: {self._classified.reason}")
-            elif longest > self._info.n_ctx:
-                error = ArtifactError(
-                    f"{job.labels.skill} has {len(job.tokens):,} tokens; with the chat that it is read behind it needs a "
-                    f"context of {longest:,}, and this one has {self._info.n_ctx:,}. "
-                    "Use a larger --n-ctx or split the skill."
-                )
-            else:
+            if error is None:
                 possible.append(NumberedJob(number, job))
-                continue
-            self._listen(JobFailed(number, error))
+            else:
+                self._listen(JobFailed(number, error))
         return possible
 
     def _context_params(self, packs: Sequence[Pack], whole: bool) -> EngineParams:

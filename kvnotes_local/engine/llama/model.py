@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp.llama_cpp as api
@@ -13,6 +14,7 @@ from kvnotes_local.engine.llama import native
 from kvnotes_local.engine.llama.pulse import PULSE
 from kvnotes_local.errors import Cancelled, ModelError, UsageError
 from kvnotes_local.models.gguf_reader import read_gguf_header
+from kvnotes_local.models.parts import model_parts
 
 
 class LlamaModel:
@@ -29,7 +31,9 @@ class LlamaModel:
         self.path = Path(path)
         self.n_gpu_layers = n_gpu_layers
         self.on_gpu = n_gpu_layers != 0 and native.supports_gpu()
-        self.header = read_gguf_header(self.path)
+        header = read_gguf_header(self.path)
+        parts = model_parts(self.path, header)
+        self.header = replace(header, file_bytes=sum(part.stat().st_size for part in parts))
         native.start()
         params = api.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Container, Generator
 
 from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.engine.llama.checkpoints import end_where_known
@@ -25,10 +25,12 @@ def draw_tokens(
     lock: threading.RLock,
     sampling: Sampling,
     max_tokens: int,
+    ends: Container[int],
 ) -> Generator[TokenEvent, None, None]:
     """Draw up to ``max_tokens`` behind the last decoded token of sequence ``seq`` and keep account in ``generation``.
 
-    ``lock`` is held for each token, not between them, so that a slow reader of the text holds nobody up.
+    ``ends``: tokens that end an answer beside those of the vocabulary. ``lock`` is held for each token, not between them, so
+    that a slow reader of the text holds nobody up.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     began = time.perf_counter()
@@ -41,7 +43,7 @@ def draw_tokens(
                         _append(context, sequences, seq, generation.tokens[-1])
                         generation.n_cached = number
                     token = sampler.sample()
-                if model.is_end(token):
+                if model.is_end(token) or token in ends:
                     generation.end_token = token
                     generation.stop_reason = StopReason.END
                     break

@@ -26,7 +26,6 @@ from kvnotes_local.tui.news import (
     QuestionAsked,
     WorkEnded,
 )
-from kvnotes_local.tui.reasoning import opens_reasoning
 from kvnotes_local.tui.screens.base import KvnotesScreen
 from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.widgets.cache_strip import CacheStrip
@@ -111,7 +110,7 @@ class ChatScreen(KvnotesScreen):
     def _tell_speaker(self) -> None:
         info = self.session.info
         if info is not None:
-            self.query_one(Transcript).speaker(info.name, reasoning_open=opens_reasoning(info.chat_format))
+            self.query_one(Transcript).speaker(info.name, info.chat_format)
 
     @on(ModelGone)
     async def _empty(self) -> None:

@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
+from kvnotes_local.chat_format.format import PLAIN_FORMAT, ChatFormat
 from kvnotes_local.notebook.segment import Kind, Segment
 from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.widgets.turn import Turn, TurnText
@@ -29,7 +30,7 @@ class Transcript(VerticalScroll, can_focus=False):
     def __init__(self) -> None:
         super().__init__(id="transcript")
         self._speaker = "Assistant"
-        self._reasoning_open = False
+        self._format = PLAIN_FORMAT
         self._limit = SHOWN_AT_ONCE
         self._chat: ChatView | None = None
         self._answer: Turn | None = None
@@ -41,9 +42,9 @@ class Transcript(VerticalScroll, can_focus=False):
     def turns(self) -> list[Turn]:
         return list(self.query_children(Turn))
 
-    def speaker(self, name: str, *, reasoning_open: bool) -> None:
-        """Who answers from now on, and whether its answers begin with reasoning."""
-        self._speaker, self._reasoning_open = name, reasoning_open
+    def speaker(self, name: str, chat_format: ChatFormat) -> None:
+        """Who answers from now on, and in which format."""
+        self._speaker, self._format = name, chat_format
 
     async def show(self, chat: ChatView | None) -> None:
         """Show a chat as it is now; entries that did not change stay as they are."""
@@ -118,7 +119,7 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.show(self._chat)
 
     def _turn(self, index: int, content: TurnText) -> Turn:
-        return Turn(index, content, speaker=self._speaker, reasoning_open=self._reasoning_open)
+        return Turn(index, content, speaker=self._speaker, chat_format=self._format)
 
 
 class EarlierLine(Static, can_focus=True):

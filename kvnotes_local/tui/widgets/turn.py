@@ -13,10 +13,11 @@ from textual.message import Message
 from textual.widgets import Collapsible, Markdown, Static
 from textual.widgets.markdown import MarkdownFence, MarkdownStream
 
+from kvnotes_local.chat_format.format import PLAIN_FORMAT, ChatFormat
+from kvnotes_local.chat_format.reasoning import split_reasoning
 from kvnotes_local.notebook.segment import Freshness, Kind, Segment
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.freshness import LOOKS, count_tokens
-from kvnotes_local.tui.reasoning import split_reasoning
 
 
 class TurnAction(StrEnum):
@@ -95,13 +96,13 @@ class Turn(Vertical, can_focus=True):
         action: TurnAction
 
     def __init__(
-        self, index: int, content: TurnText, *, speaker: str = "Assistant", reasoning_open: bool = False
+        self, index: int, content: TurnText, *, speaker: str = "Assistant", chat_format: ChatFormat = PLAIN_FORMAT
     ) -> None:
         super().__init__(classes=f"turn {content.kind.value}")
         self.index = index
         self.content = content
         self._speaker = speaker
-        self._reasoning_open = reasoning_open
+        self._format = chat_format
         self._stream: MarkdownStream | None = None
         self._streamed = ""
         self._shown = ""
@@ -133,7 +134,7 @@ class Turn(Vertical, can_focus=True):
     async def write(self, text: str) -> None:
         """More of the answer."""
         self._streamed += text
-        spoken = split_reasoning(self._streamed, opened=self._reasoning_open)
+        spoken = split_reasoning(self._streamed, self._format)
         if spoken.reasoning != self.content.reasoning:
             self.content = TurnText(self.content.kind, self.content.name, "", spoken.reasoning)
             self.query_one(".reasoning", Static).update(Content(safe_text(spoken.reasoning)))

@@ -139,11 +139,21 @@ class EstimateMemory(FileRequest):
         try:
             header = read_gguf_header(self.path)
             n_ctx = params.n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
-            estimate = check_memory(header, n_ctx, params.type_k, params.type_v, params.n_gpu_layers)
+            estimate = check_memory(
+                header, n_ctx, params.type_k, params.type_v, params.n_gpu_layers, has_gpu=_has_gpu(params)
+            )
         except KvnotesError as error:
             desk.tell(MemoryEstimated(self.path, None, str(error)))
             return
         desk.tell(MemoryEstimated(self.path, estimate))
+
+
+def _has_gpu(params: EngineParams) -> bool:
+    if not params.n_gpu_layers:
+        return False
+    from kvnotes_local.engine.llama import native  # loads llama.cpp
+
+    return native.supports_gpu()
 
 
 @dataclass(frozen=True)

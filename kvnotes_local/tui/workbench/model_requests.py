@@ -49,6 +49,8 @@ class LoadModel(EngineRequest):
         speed = PrefillSpeed(known.prefill if known is not None else None)
         desk.loaded = Loaded(self.path, self.params, engine, desk.library(), compiler, verdicts, speed)
         desk.tell(ModelReady(engine.info))
+        if engine.info.format_notice is not None:
+            desk.tell(Notice(engine.info.format_notice))
         if self.chat is None:
             open_on_desk(desk, "new")
             return

@@ -17,6 +17,7 @@ import pytest
 
 from kvnotes_local.wording import counted
 from tests.cli.skills.batches import Batch, Kvnotes, events, wait_for, write_skills
+from tests.conftest import Run
 from tests.zoo import zoo_model
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="sends signals, which Windows has not")
@@ -52,6 +53,34 @@ def test_the_plan_comes_first_and_says_what_is_missing(kvnotes_here: Kvnotes, tm
     plan = next(events(batch.run("--plan").err))
     assert (plan["missing"], plan["up_to_date"]) == (["skill-01"], ["skill-00", "skill-02"])
     assert plan["seconds"] > 0
+
+
+def test_what_does_not_fit_is_named_in_the_plan_and_counts_for_nothing(
+    kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path
+) -> None:
+    batch = Batch(tmp_path, tiny, 2, here=kvnotes_here)
+    (batch.skills / "skill-01" / "SKILL.md").write_text(
+        "---\nname: skill-01\ndescription: d\n---\n" + "All too long. " * 900
+    )
+
+    def compile_(*more: object) -> Run:
+        return kvnotes_here("skills", "compile", "--skills-dir", batch.skills, "--model", tiny, "--threads", 1, *more)
+
+    alone = next(events(compile_("skill-00", "--n-ctx", 4096, "--plan", "--progress", "json").err))
+    planned = batch.run("--plan", "--json", "--n-ctx", 4096)
+    plan = next(events(planned.err))
+    assert (plan["missing"], plan["impossible"]) == (["skill-00"], ["skill-01"])
+    assert (plan["n_tokens"], plan["bytes"]) == (alone["n_tokens"], alone["bytes"])
+    failed = [one for one in json.loads(planned.out)["artifacts"] if one["status"] == "failed"]
+    assert (planned.code, [one["skill"] for one in failed]) == (1, ["skill-01"])
+
+    made = batch.run("--json", "--n-ctx", 4096)
+    assert (made.code, sorted(batch.artifacts())) == (1, ["skill-00"])
+    assert [one for one in json.loads(made.out)["artifacts"] if one["status"] == "failed"] == failed
+    assert "needs a context of" in failed[0]["problem"]
+    people = compile_(*batch.names, "--n-ctx", 4096, "--plan")
+    assert "1 up to date, 0 to make, cannot be made: skill-01" in people.out
+    assert "1 to make" in compile_(*batch.names, "--n-ctx", 16384, "--plan").out
 
 
 def test_progress_never_goes_back_and_ends_at_the_total(kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -461,3 +462,17 @@ def test_listing_200_skills_reads_each_once_and_loads_neither_llama_cpp_nor_text
     )
     assert len(json.loads(run.stdout)["skills"]) >= 200
     assert run.stderr.splitlines()[-1].split() == ["200", "200"]
+
+
+def test_commands_find_a_skill_however_its_accents_are_spelled(
+    kvnotes_here: Kvnotes, tmp_path: Path, tiny: Path
+) -> None:
+    taken_apart, together = (unicodedata.normalize(form, "café") for form in ("NFD", "NFC"))
+    skills = skill(tmp_path / "skills", taken_apart)
+    places = ("--skills-dir", skills)
+    assert kvnotes_here("skills", "compile", together, *places, "--model", tiny, "--threads", 1).code == 0
+    for name in (together, taken_apart):
+        assert entry(kvnotes_here, skills, together)["artifacts"][0]["status"] == "compiled"
+        assert document(kvnotes_here("skills", "show", name, *places, "--json"))["name"] == together
+        assert "1 artifact" in kvnotes_here("skills", "remove", name, "--dry-run").out
+    assert "1 artifact" in kvnotes_here("skills", "remove", taken_apart).out

@@ -171,9 +171,9 @@ def test_the_real_child_decodes_with_this_build_and_says_no_to_a_file_that_is_no
     model = embedded_model()
     assert model is not None
     env = {"KVNOTES_CHECK_BUILD": "1"}
-    verdict = extra_buffers_safe(model, tmp_path / "a", env=env)
+    verdict = extra_buffers_safe(model, tmp_path / "a", cpu_flags=frozenset(), env=env)
     assert (verdict.safe, verdict.reason) == (True, "a trial decode went well")
     (tmp_path / "none.gguf").write_bytes(b"nothing")
-    refused = extra_buffers_safe(tmp_path / "none.gguf", tmp_path / "b", env=env)
+    refused = extra_buffers_safe(tmp_path / "none.gguf", tmp_path / "b", cpu_flags=frozenset(), env=env)
     assert not refused.safe
     assert "none.gguf" in refused.reason

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors import safe_open
-from skill_samples import LAYOUTS, META, layer, meta_for, random_rows, same_rows
 
 from kvnotes_local.artifacts import meta as artifact_meta
 from kvnotes_local.artifacts.artifact import (
@@ -35,6 +34,8 @@ from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import ArtifactError, OtherVersionError
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
+from tests.artifacts.samples import LAYOUTS, META, layer, meta_for, random_rows, same_rows
+from tests.conftest import REPOSITORY
 
 EACH_LAYOUT = pytest.mark.parametrize(("layout", "counts"), LAYOUTS.values(), ids=LAYOUTS.keys())
 
@@ -464,7 +465,7 @@ import sys, time
 from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from skill_samples import LAYOUTS, META, random_rows
+from tests.artifacts.samples import LAYOUTS, META, random_rows
 from kvnotes_local.artifacts.artifact import open_artifact
 from kvnotes_local.artifacts.writer import write_artifact
 path, who, rounds = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -479,7 +480,7 @@ SLOW_WRITER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from skill_samples import LAYOUTS, META, random_rows
+from tests.artifacts.samples import LAYOUTS, META, random_rows
 from kvnotes_local.artifacts import writer as artifact_writer
 from kvnotes_local.artifacts import tensor_file
 path, stage = Path(sys.argv[2]), sys.argv[3]
@@ -504,7 +505,7 @@ artifact_writer.write_artifact(path, META, random_rows(*LAYOUTS["plain"]))
 
 
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), *map(str, arguments)]
+    command = [sys.executable, "-c", code, str(REPOSITORY), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from skill_samples import LAYOUTS, META, meta_for, random_rows, same_rows
 
 from kvnotes_local.artifacts.artifact import open_artifact
 from kvnotes_local.artifacts.writer import write_artifact, write_state_artifact
 from kvnotes_local.errors import ArtifactError
+from tests.artifacts.samples import LAYOUTS, META, meta_for, random_rows, same_rows
 
 
 def mutate(data: bytes, pick: random.Random) -> bytes:
