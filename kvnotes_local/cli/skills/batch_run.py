@@ -16,9 +16,9 @@ from kvnotes_local.cli.skills.batch_room import check_room
 from kvnotes_local.cli.skills.batch_wanted import Wanted
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.store_type import StoreType
+from kvnotes_local.errors import Cancelled, DiskFullError, KvnotesError
 from kvnotes_local.models.fingerprint import model_fingerprint
 from kvnotes_local.models.memory import available_memory
-from kvnotes_local.errors import Cancelled, DiskFullError, KvnotesError
 from kvnotes_local.skills.batch import (
     Outcome,
     PlannedSkill,
