@@ -25,11 +25,6 @@ def read_small(path: Path, max_bytes: int = MAX_BYTES, *, pipe: bool = False) ->
     return data.decode("utf-8")
 
 
-def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """The value of a JSON file. Raises OSError as ``read_small``, and ValueError for what is no JSON."""
-    return parse_json(read_small(path, max_bytes))
-
-
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError for what is none, also where it is nested too deeply."""
     try:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tomlkit
 from msgspec import Meta
@@ -14,6 +14,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.params import MAX_SEQUENCES, MIN_SEQUENCES
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
@@ -38,6 +39,9 @@ edit_level = "field+erratum"
 # How answers of new chats are drawn: one of the presets below. max_tokens is the longest answer.
 preset = "exact"
 max_tokens = 512
+
+# How many chats and forks a model's context holds at once (4 to 256); 0 chooses. What does not fit is put aside.
+sequences = 0
 
 # false leaves the mouse to the terminal.
 mouse = true
@@ -72,6 +76,7 @@ class Settings:
     edit_level: EditLevel = EditLevel.FIELD_ERRATUM
     preset: str = "exact"
     max_tokens: int = DEFAULT_MAX_TOKENS
+    sequences: int = 0
     mouse: bool = True
     presets: Mapping[str, Sampling] = field(default_factory=lambda: {"exact": Sampling()})
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -132,6 +137,7 @@ _Table = dict[str, Any]
 _NO_TABLE: _Table = {}
 _Key = Annotated[str, Meta(pattern=r"\S")]
 _Tokens = Annotated[int, Meta(ge=1, lt=1 << 20)]
+_Sequences: Any = Literal[(0, *range(MIN_SEQUENCES, MAX_SEQUENCES + 1))]
 _Parameter = Annotated[float, Meta(ge=0, lt=1e9)]
 
 
@@ -158,6 +164,9 @@ class _Reader:
             edit_level=EditLevel(self._choice("edit_level", list(EditLevel), usual.edit_level.value, usual.edit_level)),
             preset=self._choice("preset", list(usual.presets), usual.preset, next(iter(usual.presets))),
             max_tokens=self._value("max_tokens", _Tokens, usual.max_tokens, "a number of tokens"),
+            sequences=self._value(
+                "sequences", _Sequences, usual.sequences, f"0, or from {MIN_SEQUENCES} to {MAX_SEQUENCES}"
+            ),
             mouse=self._value("mouse", bool, usual.mouse, "true or false"),
             keys={
                 name: key
