@@ -3,52 +3,53 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from kvnotes_local.evaluation.episode import Episode, EpisodeError, Step
 from kvnotes_local.notebook.edit import EditLevel
+from kvnotes_local.records import as_type
 from kvnotes_local.small_file import read_small
 
 _LARGEST = 2**31 - 1
 
 
+_Text = Annotated[str, Meta(pattern=r"\S")]
+
+
 @dataclass(frozen=True)
 class _Rule:
-    """What a value has to be, in words and as a check."""
+    """What a value has to be, in words and as a type."""
 
     expected: str
-    fits: Callable[[Any], bool]
+    kind: Any
+
+    def fits(self, value: Any) -> bool:
+        try:
+            as_type(value, self.kind)
+        except ValueError:
+            return False
+        return True
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_plain(value: Any) -> bool:
-    """A text or a number, as the value of a field is written."""
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+class _Choices(_Rule):
+    def fits(self, value: Any) -> bool:
+        return super().fits(value) and len(set(value)) == len(value)
 
 
 def _whole_number(least: int) -> _Rule:
-    def fits(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _LARGEST
-
-    return _Rule(f"a whole number, {least} or more", fits)
+    return _Rule(f"a whole number, {least} or more", Annotated[int, Meta(ge=least, le=_LARGEST)])
 
 
-def _values(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(map(_is_plain, value.values()))
-
-
-def _choices(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value) >= 2
-
-
-_TEXT = _Rule("a text that is not empty", _is_text)
-_VALUES = _Rule('a table of fields with a text or a number each, as { limit = "90 euros" }', _values)
+_TEXT = _Rule("a text that is not empty", _Text)
+_VALUES = _Rule(
+    'a table of fields with a text or a number each, as { limit = "90 euros" }',
+    Annotated[dict[str, str | int | float], Meta(min_length=1)],
+)
 
 _ACTIONS: Mapping[str, _Rule] = {
     "say": _TEXT,
@@ -63,16 +64,16 @@ _OPTIONS: Mapping[str, Mapping[str, _Rule]] = {
     "say": {"answer": _TEXT},
     "splice": {"at": _whole_number(0), "repair": _whole_number(0), "values": _VALUES},
     "set": {
-        "level": _Rule(
-            f"one of {', '.join(EditLevel)}", lambda value: isinstance(value, str) and value in set(EditLevel)
-        ),
+        "level": _Rule(f"one of {', '.join(EditLevel)}", EditLevel),
         "window": _whole_number(1),
     },
     "ask": {
         "max_tokens": _whole_number(1),
-        "choices": _Rule('a list of two or more different texts, as ["Yes", "No"]', _choices),
+        "choices": _Choices(
+            'a list of two or more different texts, as ["Yes", "No"]', Annotated[list[_Text], Meta(min_length=2)]
+        ),
     },
-    "drop": {"clean": _Rule("true or false", lambda value: isinstance(value, bool))},
+    "drop": {"clean": _Rule("true or false", bool)},
     "fork": {},
     "undo": {},
 }
