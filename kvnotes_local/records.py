@@ -27,13 +27,25 @@ Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-def _from_plain(kind: Any, data: Any) -> Any:
+class Tagged(msgspec.Struct, frozen=True, tag=True, tag_field="is", forbid_unknown_fields=True):
+    """A dataclass where one of several may stand: the name of its class is kept with it, under ``is``."""
+
+
+def from_plain(kind: Any, data: Any) -> Any:
+    """A value of a type that msgspec does not know. Raises TypeError for other types, and for other data."""
     if kind is Path and isinstance(data, str):
         return Path(data)
     raise TypeError(f"Expected {getattr(kind, '__name__', kind)}, got {type(data).__name__}")
 
 
-def as_type(data: Any, kind: type[T], hook: Callable[[Any, Any], Any] = _from_plain) -> T:
+def to_plain(value: Any) -> Any:
+    """What ``from_plain`` makes ``value`` of. Raises TypeError for types that records do not have."""
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no type of records")
+
+
+def as_type(data: Any, kind: type[T], hook: Callable[[Any, Any], Any] = from_plain) -> T:
     """``data`` as parsed from JSON or TOML, as a value of type ``kind``. ``hook``: makes values of types that msgspec does not
     know from plain ones. Raises ValueError, which begins with the key; the data's own checks raise what they raise."""
     try:
@@ -48,7 +60,7 @@ def as_type(data: Any, kind: type[T], hook: Callable[[Any, Any], Any] = _from_pl
 
 def as_plain(value: Any) -> Any:
     """A value as lists, dictionaries, numbers and texts, which JSON can hold."""
-    return msgspec.to_builtins(value, enc_hook=str)  # only paths are neither plain nor known to msgspec
+    return msgspec.to_builtins(value, enc_hook=to_plain)
 
 
 def read_record(path: Path, kind: type[T], max_bytes: int = MAX_BYTES) -> T:

@@ -92,13 +92,13 @@ VERDICT = Verdict(
 )
 SPEEDS = {"a" * 64: ModelSpeed(150.25, 0.01, 1e-05), "b" * 64: ModelSpeed(100.0)}
 SETTINGS = Settings(
-    "nord",
-    EditLevel.AUTO,
-    "lively",
-    1000,
-    False,
-    {"exact": Sampling(), "lively": Sampling(temperature=1.0, top_k=0, seed=3, min_p=0.02)},
-    {"chat.new": "ctrl+n,f4"},
+    theme="nord",
+    edit_level=EditLevel.AUTO,
+    preset="lively",
+    max_tokens=1000,
+    mouse=False,
+    presets={"exact": Sampling(), "lively": Sampling(temperature=1.0, top_k=0, seed=3, min_p=0.02)},
+    keys={"chat.new": "ctrl+n,f4"},
 )
 LAST_SESSION = LastSession(
     Path("/models/caf\udce9.gguf"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import ArtifactError, KvnotesError
+from kvnotes_local.records import Tagged
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,7 @@ class Compiled:
     seconds: float
 
 
-@dataclass(frozen=True)
-class JobProgress:
+class JobProgress(Tagged, frozen=True):
     """``done`` of the ``total`` tokens of job number ``job`` are computed (leads do not count)."""
 
     job: int
@@ -74,23 +74,20 @@ class JobProgress:
     total: int
 
 
-@dataclass(frozen=True)
-class JobDone:
+class JobDone(Tagged, frozen=True):
     """The artifact of job number ``job`` is written."""
 
     job: int
     compiled: Compiled
 
 
-@dataclass(frozen=True)
-class JobSkipped:
+class JobSkipped(Tagged, frozen=True):
     """Job number ``job`` said ``keep_existing``, and its file is there."""
 
     job: int
 
 
-@dataclass(frozen=True)
-class JobFailed:
+class JobFailed(Tagged, frozen=True):
     """Job number ``job`` cannot be done; nothing of it was written."""
 
     job: int

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvnotes_local.records import Tagged
 
-@dataclass(frozen=True)
-class Keep:
+
+class Keep(Tagged, frozen=True):
     """Rows ``start … stop`` of the sequence as it is now; moved (rotated) when they land elsewhere."""
 
     start: int
@@ -21,8 +22,7 @@ class Keep:
         return self.stop - self.start
 
 
-@dataclass(frozen=True)
-class Decode:
+class Decode(Tagged, frozen=True):
     """Tokens to compute on what stands before them."""
 
     tokens: tuple[int, ...]
@@ -32,8 +32,7 @@ class Decode:
         return len(self.tokens)
 
 
-@dataclass(frozen=True)
-class Splice:
+class Splice(Tagged, frozen=True):
     """Rows ``start … stop`` of an artifact (indices into its tokens)."""
 
     artifact: Path
@@ -45,8 +44,7 @@ class Splice:
         return self.stop - self.start
 
 
-@dataclass(frozen=True)
-class Graft:
+class Graft(Tagged, frozen=True):
     """Rows ``start … stop`` of another sequence ``source``, moved (rotated) when they land elsewhere: to find out what a
     model has written into which rows.
 

@@ -6,11 +6,11 @@ import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from kvnotes_local.bounded_log import BoundedLog
@@ -110,7 +110,8 @@ class ChildEngine:
         progress: Progress | None = None,
     ) -> Applied:
         theirs = [
-            replace(part, source=self._number(part.source)) if isinstance(part, Graft) else part for part in parts
+            structs.replace(part, source=self._number(part.source)) if isinstance(part, Graft) else part
+            for part in parts
         ]
         how = {"parts": theirs, "logits": logits, "progress": progress}
         return cast(Applied, self._change(seq, "apply", **how))

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from kvnotes_local.engine.process.wire import WireError, from_wire, to_wire
+from kvnotes_local.records import Tagged
+from kvnotes_local.small_file import parse_json
 
 PROTOCOL_VERSION = 1
 MAX_JSON_BYTES = 1 << 28
@@ -21,16 +23,14 @@ _PIECE_BYTES = 1 << 20
 _HEAD = struct.Struct("<IQ")
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(Tagged, frozen=True):
     """First message of the engine process."""
 
     version: int
     pid: int
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Tagged, frozen=True):
     """Do ``name`` with these arguments. ``listens``: name of the callback whose calls are to come back as reports."""
 
     id: int
@@ -38,36 +38,31 @@ class Call:
     listens: str | None
 
 
-@dataclass(frozen=True)
-class Cancel:
+class Cancel(Tagged, frozen=True):
     """Stop the calls up to ``id`` that have not ended."""
 
     id: int
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Tagged, frozen=True):
     """Call ``id`` ended well; its value is the message's payload."""
 
     id: int
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Tagged, frozen=True):
     """Call ``id`` raised; the exception is the message's payload."""
 
     id: int
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Tagged, frozen=True):
     """Call ``id`` called its callback; what it said is the message's payload."""
 
     id: int
 
 
-@dataclass(frozen=True)
-class Beat:
+class Beat(Tagged, frozen=True):
     """Sign of life. ``steps``: pieces of work begun so far. ``seconds``: what the present one took so far; ``allowed``: what it
     may take."""
 
@@ -106,8 +101,8 @@ class FrameReader:
         if text is None or raw is None:
             return None
         try:
-            data = json.loads(bytes(text))
-        except (ValueError, RecursionError) as error:
+            data = parse_json(bytes(text))
+        except ValueError as error:
             raise WireError(f"A message cannot be read: {str(error)[:80]}.") from error
         if not isinstance(data, list) or len(data) != 2:
             raise WireError("A message is not a pair of head and payload.")
