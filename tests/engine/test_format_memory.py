@@ -148,12 +148,12 @@ def test_artifacts_are_up_to_date_the_next_morning_and_chats_know_the_new_date(
 def test_an_answer_ends_at_the_marker_that_closes_it_in_the_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The vocabulary does not call ``<|end|>`` an end; what the sampler draws is given, all else is real."""
-    path = model_with_template(tmp_path / "tiny.gguf", Parts().template())
+    """The vocabulary does not call ``<|finis|>`` an end; what the sampler draws is given, all else is real."""
+    path = model_with_template(tmp_path / "tiny.gguf", Parts().template().replace("<|end|>", "<|finis|>"))
     with opened(path, tmp_path / "cache") as engine:
-        drawn = iter([*engine.tokenize("Yes."), *engine.tokenize("<|end|>", special=True), *engine.tokenize("More")])
+        drawn = iter([*engine.tokenize("Yes."), *engine.tokenize("<|finis|>", special=True), *engine.tokenize("More")])
         monkeypatch.setattr("kvnotes_local.engine.llama.sampling.SamplerChain.sample", lambda chain: next(drawn))
         notebook = Notebook(engine)
         reply = notebook.ask("Is it?", max_tokens=12)
         assert reply.text == "Yes."
-        assert engine.detokenize(reply.segment.tokens).endswith("Yes.<|end|>\n")
+        assert engine.detokenize(reply.segment.tokens).endswith("Yes.<|finis|>\n")
