@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.chat_format.template_parts import Default, MidChat, Parts, System
+from tests.chat_format.templated_model import templated_model
 from tests.conftest import Run
-from tests.zoo.templated import model_with_template
 
 Kvnotes = Callable[..., Run]
 SMALL = ("--n-ctx", 512, "--threads", 1, "--json")
@@ -21,9 +21,7 @@ def document(run: Run) -> dict[str, object]:
 
 
 def test_models_info_tells_the_format(kvnotes_here: Kvnotes, tmp_path: Path) -> None:
-    path = model_with_template(
-        tmp_path / "tiny.gguf", Parts(default=Default.FIXED, mid_chat=MidChat.DROPPED).template()
-    )
+    path = templated_model(tmp_path / "tiny.gguf", Parts(default=Default.FIXED, mid_chat=MidChat.DROPPED).template())
     assert document(kvnotes_here("models", "info", path, *SMALL))["format"] == {
         "source": "template",
         "proven": True,
@@ -35,7 +33,7 @@ def test_models_info_tells_the_format(kvnotes_here: Kvnotes, tmp_path: Path) -> 
 
 
 def test_a_plain_format_is_told_with_its_reason_once(kvnotes_here: Kvnotes, tmp_path: Path) -> None:
-    path = model_with_template(tmp_path / "tiny.gguf", "{{ messages[-1].content }}")
+    path = templated_model(tmp_path / "tiny.gguf", "{{ messages[-1].content }}")
     told = document(kvnotes_here("models", "info", path, *SMALL))["format"]
     assert isinstance(told, dict)
     assert (told["source"], told["proven"]) == ("plain", False)
@@ -46,9 +44,7 @@ def test_a_plain_format_is_told_with_its_reason_once(kvnotes_here: Kvnotes, tmp_
 
 
 def test_a_system_text_without_a_place_is_told_and_read(kvnotes_here: Kvnotes, tmp_path: Path) -> None:
-    path = model_with_template(
-        tmp_path / "tiny.gguf", Parts(system=System.DROPPED, mid_chat=MidChat.DROPPED).template()
-    )
+    path = templated_model(tmp_path / "tiny.gguf", Parts(system=System.DROPPED, mid_chat=MidChat.DROPPED).template())
     plain, asked = (
         document(kvnotes_here("ask", "Hi", "--model", path, "--max-tokens", 2, *SMALL, *more))
         for more in ((), ("--system", "Be kind to {{who|Ada}}.", "--set", "who=Bob"))
@@ -62,7 +58,7 @@ def test_a_system_text_without_a_place_is_told_and_read(kvnotes_here: Kvnotes, t
 
 
 def test_an_empty_system_text_is_what_the_template_makes_of_it(kvnotes_here: Kvnotes, tmp_path: Path) -> None:
-    path = model_with_template(tmp_path / "tiny.gguf", Parts(default=Default.FIXED).template())
+    path = templated_model(tmp_path / "tiny.gguf", Parts(default=Default.FIXED).template())
     default, empty = (
         document(kvnotes_here("ask", "Hi", "--model", path, "--max-tokens", 2, *SMALL, *more))["tokens"]
         for more in ((), ("--system", ""))

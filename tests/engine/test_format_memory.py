@@ -1,159 +1,191 @@
-"""A chat format is found once for a model and remembered; dates in it are those of the day."""
+"""A chat format is proven once: a known model starts without it, another one, or a damaged memory, finds it anew."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from kvnotes_local.chat_format import finding, sandbox
 from kvnotes_local.chat_format.format import ChatFormat, FormatSource
+from kvnotes_local.chat_format.sandbox import TemplateRenderer
 from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine import format_memory
 from kvnotes_local.engine.llama_engine import LlamaEngine
-from kvnotes_local.notebook import segment_factory
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import CompileStatus, SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
-from tests.chat_format.chat_templates import CHATML
-from tests.chat_format.template_parts import Default, Parts, System
-from tests.zoo.templated import model_with_template
+from tests.chat_format.templated_model import templated_model
+from tests.zoo.vocabulary import CHATML_TEMPLATE
 
-DATED = Parts(system=System.BEHIND_TEXT, default=Default.DATED).template()
-YESTERDAY = (
-    "{% set day = strftime_now('%d') | int - 1 %}{{ bos_token + '<|system|>Yesterday was the ' ~ day ~ '.<|end|>' }}"
-    + CHATML
+DATED = (
+    "{{ '<|im_start|>system\nToday is ' + strftime_now('%d %B %Y') + '.' }}"
+    + (
+        "{% if messages[0].role == 'system' %}{{ '\n' + messages[0].content }}{% set rest = messages[1:] %}"
+        "{% else %}{% set rest = messages %}{% endif %}{{ '<|im_end|>\n' }}"
+    )
+    + CHATML_TEMPLATE.replace("in messages", "in rest")
 )
+COMPUTED = DATED.replace("strftime_now('%d %B %Y')", "(strftime_now('%Y') | int - 1) | string")
 
 
-class Counter:
-    """Counts renderings of templates."""
+class Renderings:
+    """Counts what templates are rendered."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.n = 0
-        rendered = sandbox.TemplateRenderer.render
+        real = TemplateRenderer.render
 
-        def render(renderer: sandbox.TemplateRenderer, *args: object, **how: object) -> str:
+        def render(renderer: TemplateRenderer, *args: object, **how: object) -> str:
             self.n += 1
-            return rendered(renderer, *args, **how)  # type: ignore[arg-type]
+            return real(renderer, *args, **how)  # type: ignore[arg-type]
 
-        patch.setattr(sandbox.TemplateRenderer, "render", render)
+        patch.setattr(TemplateRenderer, "render", render)
+
+    def during(self, act: Callable[[], ChatFormat]) -> tuple[ChatFormat, int]:
+        before = self.n
+        return act(), self.n - before
 
 
 @pytest.fixture
-def renderings(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    return Counter(monkeypatch)
+def renderings(monkeypatch: pytest.MonkeyPatch) -> Renderings:
+    return Renderings(monkeypatch)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
-    """Sets the date that chats and templates see."""
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("templated")
+    made: dict[str, Path] = {}
 
-    def set_date(now: datetime) -> None:
-        class Clock(datetime):
-            @classmethod
-            def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
-                return now
+    def get(template: str) -> Path:
+        if template not in made:
+            made[template] = templated_model(folder / f"{len(made)}.gguf", template)
+        return made[template]
 
-        monkeypatch.setattr(finding, "datetime", Clock)
-        monkeypatch.setattr(segment_factory, "datetime", Clock)
-
-    return set_date
+    return get
 
 
-@contextmanager
-def opened(path: Path, cache: Path) -> Iterator[LlamaEngine]:
-    with LlamaEngine(path, EngineParams(n_ctx=1024, n_threads=1), cache_dir=cache) as engine:
-        yield engine
-
-
-def format_of(path: Path, cache: Path) -> ChatFormat:
-    with opened(path, cache) as engine:
+def start(path: Path, cache: Path) -> ChatFormat:
+    with LlamaEngine(path, EngineParams(n_ctx=256, n_threads=1), cache_dir=cache) as engine:
         return engine.info.chat_format
 
 
-@pytest.mark.parametrize("template", [CHATML, DATED], ids=["chatml", "dated"])
-def test_the_second_start_renders_nothing(tmp_path: Path, renderings: Counter, template: str) -> None:
-    path = model_with_template(tmp_path / "tiny.gguf", template)
-    first = format_of(path, tmp_path / "cache")
-    assert first.proven
-    assert renderings.n > 10
-    renderings.n = 0
-    assert format_of(path, tmp_path / "cache") == first
-    assert renderings.n == 0
+class Clock(datetime):
+    """The clock of the modules that ask for the date."""
+
+    instant = datetime(2026, 5, 6, 12)
+
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+        return cls.instant
 
 
-def test_a_template_that_computes_with_the_date_is_asked_for_today_only(
-    tmp_path: Path, renderings: Counter, clock: Callable[[datetime], None]
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
+    monkeypatch.setattr(Clock, "instant", datetime(2026, 5, 6, 12))
+    monkeypatch.setattr("kvnotes_local.chat_format.finding.datetime", Clock)
+    monkeypatch.setattr("kvnotes_local.notebook.segment_factory.datetime", Clock)
+    return Clock
+
+
+@pytest.mark.parametrize("template", [CHATML_TEMPLATE, DATED], ids=["without a date", "with the date"])
+def test_a_known_model_starts_without_a_rendering(
+    model: Callable[[str], Path], renderings: Renderings, tmp_path: Path, template: str
 ) -> None:
-    path = model_with_template(tmp_path / "tiny.gguf", YESTERDAY)
-    clock(datetime(2026, 12, 5))
-    first = format_of(path, tmp_path / "cache")
+    first, n_first = renderings.during(lambda: start(model(template), tmp_path))
+    again, n_again = renderings.during(lambda: start(model(template), tmp_path))
     assert first.proven
+    assert (again, again.today) == (first, first.today)
+    assert n_first > 0
+    assert n_again == 0
+
+
+def test_a_template_that_computes_with_the_date_gets_todays_texts_at_each_start(
+    model: Callable[[str], Path], renderings: Renderings, clock: type[Clock], tmp_path: Path
+) -> None:
+    first = start(model(COMPUTED), tmp_path)
     assert first.computes_date
-    renderings.n = 0
-    clock(datetime(2026, 12, 9))
-    second = format_of(path, tmp_path / "cache")
-    assert renderings.n <= 3
-    assert second == first
-    assert "the 8." in second.on(datetime(2026, 12, 9)).head
+    assert "Today is 2025." in first.on(clock.now()).head
+    clock.instant += timedelta(days=365)
+    again, n_again = renderings.during(lambda: start(model(COMPUTED), tmp_path))
+    assert "Today is 2026." in again.on(clock.now()).head
+    assert again == first, "what keys are made of stays"
+    assert 0 < n_again <= 4
 
 
-def test_another_template_or_a_damaged_memory_is_found_anew(tmp_path: Path, renderings: Counter) -> None:
-    cache = tmp_path / "cache"
-    first = format_of(model_with_template(tmp_path / "tiny.gguf", CHATML), cache)
-    other = format_of(model_with_template(tmp_path / "tiny.gguf", Parts().template()), cache)
-    assert other.proven
-    assert other != first
-    for rubbish in (b"", b"{", b"[]", b'{"head": 3}', os.urandom(64)):
-        for remembered in (cache / "formats").iterdir():
-            remembered.write_bytes(rubbish)
-        renderings.n = 0
-        assert format_of(tmp_path / "tiny.gguf", cache) == other
-        assert renderings.n > 10
-
-
-def test_a_template_that_is_not_used_is_said_with_its_reason(tmp_path: Path) -> None:
-    path = model_with_template(tmp_path / "tiny.gguf", "{{ messages[-1].content }}")
-    with opened(path, tmp_path / "cache") as engine:
-        assert engine.info.chat_format.source is FormatSource.PLAIN
-        assert engine.info.chat_format.problem is not None
-        assert engine.info.chat_format.problem in (engine.info.format_notice or "")
-
-
-def test_artifacts_are_up_to_date_the_next_morning_and_chats_know_the_new_date(
-    tmp_path: Path, clock: Callable[[datetime], None]
+def test_another_template_or_vocabulary_is_found_anew(
+    model: Callable[[str], Path], renderings: Renderings, tmp_path: Path
 ) -> None:
-    path = model_with_template(tmp_path / "tiny.gguf", DATED)
+    start(model(CHATML_TEMPLATE), tmp_path / "cache")
+    dated, n_dated = renderings.during(lambda: start(model(DATED), tmp_path / "cache"))
+    assert "Today is" in dated.head
+    assert n_dated > 0
+    more = templated_model(tmp_path / "more.gguf", CHATML_TEMPLATE, markers=["<more>"])
+    assert renderings.during(lambda: start(more, tmp_path / "cache"))[1] > 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: b"",
+        lambda text: text[: len(text) // 2],
+        lambda text: b"\x00\xff not json",
+        lambda text: b"[]",
+        lambda text: b"{}",
+        lambda text: text.replace(b'"turn"', b'"gossip"'),
+        lambda text: b"[" * 100_000,
+    ],
+    ids=["empty", "cut", "bytes", "a list", "no fields", "an unknown word", "nested"],
+)
+def test_a_damaged_memory_is_found_anew(
+    model: Callable[[str], Path], renderings: Renderings, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    first = start(model(CHATML_TEMPLATE), tmp_path)
+    (path,) = (tmp_path / "formats").iterdir()
+    good = path.read_bytes()
+    path.write_bytes(damage(good))
+    again, n = renderings.during(lambda: start(model(CHATML_TEMPLATE), tmp_path))
+    assert again == first
+    assert n > 0
+    assert path.read_bytes() == good
+    path.unlink()
+    path.mkdir()
+    assert start(model(CHATML_TEMPLATE), tmp_path) == first
+
+
+def test_another_version_of_the_proof_is_found_anew(
+    model: Callable[[str], Path], renderings: Renderings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start(model(CHATML_TEMPLATE), tmp_path)
+    monkeypatch.setattr(format_memory, "FINDING_VERSION", format_memory.FINDING_VERSION + 1)
+    assert renderings.during(lambda: start(model(CHATML_TEMPLATE), tmp_path))[1] > 0
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(model: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "formats").write_text("in the way")  # root may write into read-only folders, so a file stands there
+    assert start(model(CHATML_TEMPLATE), tmp_path).source is FormatSource.TEMPLATE
+
+
+def test_artifacts_are_up_to_date_one_day_later_and_new_chats_hold_the_new_date(
+    model: Callable[[str], Path], clock: type[Clock], tmp_path: Path
+) -> None:
     folder = tmp_path / "skills" / "lamp"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: lamp\ndescription: d\n---\nThe lamp is green.\n")
     library = SkillLibrary([folder.parent])
-    today = datetime(2026, 12, 1)
-    for day, status in ((today, CompileStatus.COMPILED), (today + timedelta(days=1), CompileStatus.UP_TO_DATE)):
-        clock(day)
-        with opened(path, tmp_path / "cache") as engine:
-            compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "artifacts"))
-            assert compiler.compile(library.get("lamp")).status is status
-            for system in (None, "Be kind."):
-                notebook = Notebook(engine, system=system, library=library, compiler=compiler)
-                assert f"{day:%d %b %Y}" in engine.detokenize(notebook.tokens)
-                notebook.close()
-
-
-def test_an_answer_ends_at_the_marker_that_closes_it_in_the_template(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The vocabulary does not call ``<|finis|>`` an end; what the sampler draws is given, all else is real."""
-    path = model_with_template(tmp_path / "tiny.gguf", Parts().template().replace("<|end|>", "<|finis|>"))
-    with opened(path, tmp_path / "cache") as engine:
-        drawn = iter([*engine.tokenize("Yes."), *engine.tokenize("<|finis|>", special=True), *engine.tokenize("More")])
-        monkeypatch.setattr("kvnotes_local.engine.llama.sampling.SamplerChain.sample", lambda chain: next(drawn))
-        notebook = Notebook(engine)
-        reply = notebook.ask("Is it?", max_tokens=12)
-        assert reply.text == "Yes."
-        assert engine.detokenize(reply.segment.tokens).endswith("Yes.<|finis|>\n")
+    starts: list[str] = []
+    statuses: list[CompileStatus] = []
+    for _ in range(2):
+        with LlamaEngine(model(DATED), EngineParams(n_ctx=2048, n_threads=1), cache_dir=tmp_path / "c") as engine:
+            compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"))
+            statuses.append(compiler.compile(library.get("lamp")).status)
+            notebooks = [
+                Notebook(engine, library=library, compiler=compiler, system=text) for text in (None, "Be kind.")
+            ]
+            starts += [engine.detokenize(notebook.tokens) for notebook in notebooks]
+        clock.instant += timedelta(days=1)
+    assert statuses == [CompileStatus.COMPILED, CompileStatus.UP_TO_DATE]
+    dates = ["06 May 2026", "06 May 2026", "07 May 2026", "07 May 2026"]
+    assert all(date in text for date, text in zip(dates, starts, strict=True)), starts

@@ -23,7 +23,7 @@ from kvnotes_local.skills.library import SkillLibrary
 from tests.chat_format.oracle import Message, Oracle
 from tests.chat_format.readings import ACKNOWLEDGMENT, JOIN, REQUEST
 from tests.chat_format.template_parts import Bos, Closing, MidChat, Parts, Prompt, System, Trim
-from tests.zoo.templated import model_with_template
+from tests.chat_format.templated_model import templated_model
 
 TEMPLATES = {
     "in the first question": Parts(
@@ -50,7 +50,7 @@ def parts(request: pytest.FixtureRequest) -> Parts:
 
 @pytest.fixture
 def engine(parts: Parts, tmp_path: Path) -> Iterator[LlamaEngine]:
-    path = model_with_template(tmp_path / "tiny.gguf", parts.template())
+    path = templated_model(tmp_path / "tiny.gguf", parts.template())
     params = EngineParams(n_ctx=2048, n_threads=1, type_k=GGMLType.F32, type_v=GGMLType.F32, flash_attn=False)
     with LlamaEngine(path, params, cache_dir=tmp_path / "cache") as engine:
         assert engine.info.chat_format.proven, engine.info.chat_format.problem

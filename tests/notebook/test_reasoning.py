@@ -12,7 +12,7 @@ from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.notebook.listening import SaidText
 from kvnotes_local.notebook.notebook import Notebook
 from tests.chat_format.oracle import Message, Oracle
-from tests.zoo.templated import model_with_template
+from tests.chat_format.templated_model import templated_model
 
 HARMONY = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% if m.thinking is defined and loop.last %}"
@@ -54,7 +54,7 @@ def test_thoughts_are_kept_apart_and_leave_with_the_next_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     template, written, thought = FORMS[form]
-    path = model_with_template(tmp_path / "tiny.gguf", template)
+    path = templated_model(tmp_path / "tiny.gguf", template)
     with LlamaEngine(path, EngineParams(n_ctx=1024, n_threads=1), cache_dir=tmp_path) as engine:
 
         def generate(seq: int, sampling: Sampling, max_tokens: int) -> Generation:
