@@ -25,31 +25,11 @@ from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.errors import Cancelled, KvnotesError
-from kvnotes_local.evaluation.advice import (
-    edits_advice,
-    lead_advice,
-    length_advice,
-    scenario_advice,
-    together_advice,
-)
 from kvnotes_local.evaluation.bench import run_bench
 from kvnotes_local.evaluation.decision_cases import DecisionText, decision_texts
-from kvnotes_local.evaluation.edit_levels import EditOutcome, measure_edits, summarize_edits
 from kvnotes_local.evaluation.gate import default_seams
-from kvnotes_local.evaluation.machine import machine_name
 from kvnotes_local.evaluation.probe import decision_probe_cases, probe, summarize
 from kvnotes_local.evaluation.questions import bundled_contexts, bundled_questions, skill_questions
-from kvnotes_local.evaluation.report import (
-    edits_table,
-    length_table,
-    probe_table,
-    scenario_table,
-    study_table,
-    together_table,
-)
-from kvnotes_local.evaluation.scenarios import agent, toggle
-from kvnotes_local.evaluation.studies import study_skill, study_together
-from kvnotes_local.evaluation.study_ways import lead_ways, seam_ways
 from kvnotes_local.evaluation.verification import other_engines
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.edit import EditLevel
@@ -57,6 +37,26 @@ from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.library import SkillLibrary
+from studies.advice import (
+    edits_advice,
+    lead_advice,
+    length_advice,
+    scenario_advice,
+    together_advice,
+)
+from studies.edit_levels import EditOutcome, measure_edits, summarize_edits
+from studies.machine import machine_name
+from studies.report import (
+    edits_table,
+    length_table,
+    probe_table,
+    scenario_table,
+    study_table,
+    together_table,
+)
+from studies.scenarios import agent, toggle
+from studies.skill_study import study_skill, study_together
+from studies.skill_ways import lead_ways, seam_ways
 
 N_PROBES = 14
 SKILLS = ("night-clerk", "release-checklist", "harbor-lore", "python-style")

@@ -15,16 +15,16 @@ import pytest
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
 from kvnotes_local.evaluation.decision_cases import DecisionCase, DecisionText
-from kvnotes_local.evaluation.edit_levels import LEVELS, measure_edits, summarize_edits
-from kvnotes_local.evaluation.report import edits_table
-from kvnotes_local.evaluation.scenarios import agent, toggle
 from kvnotes_local.evaluation.statistics import estimate
-from kvnotes_local.evaluation.studies import study_skill, study_together
-from kvnotes_local.evaluation.study_ways import lead_ways, seam_ways
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
+from studies.edit_levels import LEVELS, measure_edits, summarize_edits
+from studies.report import edits_table
+from studies.scenarios import agent, toggle
+from studies.skill_study import study_skill, study_together
+from studies.skill_ways import lead_ways, seam_ways
 from tests.conftest import REPOSITORY
 from tests.evaluation.samples import QUESTIONS, contexts, library, single_layer_model
 

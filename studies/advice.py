@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvnotes_local.evaluation.gate import KL_FACTOR, KL_FLOOR, TOP1_SLACK
-from kvnotes_local.evaluation.studies import ARTIFACT_WAY
 from kvnotes_local.wording import counted
+from studies.skill_study import ARTIFACT_WAY
 
 WORTH_IT = 1.2
 """A splice that is less than this many times as fast as reading is not worth an artifact."""

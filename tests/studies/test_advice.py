@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvnotes_local.evaluation.advice import (
+from studies.advice import (
     edits_advice,
     lead_advice,
     length_advice,
