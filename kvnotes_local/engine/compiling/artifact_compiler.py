@@ -103,9 +103,9 @@ class ArtifactCompiler:
             return replace(self._params, n_ctx=min(live, _padded(n_cells)))
         # Some models choose their frequencies by the size of the context (llama.cpp src/llama-model.cpp
         # ``get_rope_factors``), so this one has to be on the same side of the original length as the live one.
-        side = probing_n_ctx(self._model.pointer, live)
+        side = probing_n_ctx(self._model, live)
         n_ctx = max(_padded(n_cells), min(live, side))
-        if probing_n_ctx(self._model.pointer, n_ctx) != side:
+        if probing_n_ctx(self._model, n_ctx) != side:
             n_ctx = live
         return replace(self._params, type_k=GGMLType.F16, type_v=GGMLType.F16, n_ctx=n_ctx)
 
