@@ -94,6 +94,7 @@ class LlamaEngine:
         self._spare, self._stage = self._n_seq - 1, self._n_seq - 2
         self._converter = GGMLConverter()
         self._sequences: dict[int, SequenceState] = {}
+        self._decoded: int | None = None  # the sequence whose logits llama.cpp holds
         self._classified = classify(self._model, self._context, self._spare, fingerprint, cache_dir)
         self._transfer = RowsTransfer(
             self._context,
@@ -142,7 +143,7 @@ class LlamaEngine:
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         return self._model.tokenize(text, special=special)
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+    def detokenize(self, tokens: Sequence[int]) -> str:
         return self._model.detokenize(tokens)
 
     def new_sequence(self) -> int:
@@ -157,6 +158,8 @@ class LlamaEngine:
         with self._lock:
             self._context.remove(self._state(seq).id, -1)
             del self._sequences[seq]
+            if self._decoded == seq:
+                self._decoded = None
 
     def tokens(self, seq: int) -> tuple[int, ...]:
         return tuple(self._state(seq).tokens)
@@ -172,7 +175,10 @@ class LlamaEngine:
     ) -> Applied:
         with self._lock:
             self._context.abort.clear()
-            return self._builder.apply(self._state(seq), parts, logits=logits, in_place=in_place, progress=progress)
+            self._decoded = None
+            applied = self._builder.apply(self._state(seq), parts, logits=logits, in_place=in_place, progress=progress)
+            self._decoded = seq
+            return applied
 
     def check(self, seq: int) -> None:
         with self._lock:
@@ -213,6 +219,8 @@ class LlamaEngine:
 
     def logits(self, seq: int) -> NDArray[np.float32]:
         with self._lock:
+            if self._state(seq).id != self._decoded:
+                raise EngineError(f"No logits of sequence {seq} are there: the last call decoded another one.")
             return self._context.last_logits()
 
     def score(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -220,7 +228,9 @@ class LlamaEngine:
             self._context.abort.clear()
             state = self._state(seq)
             rows = np.empty((len(tokens), self._model.n_vocab), np.float32)
+            self._decoded = None
             self._context.decode(seq, tokens, len(state.tokens), all_logits=rows)
+            self._decoded = seq
             state.tokens.extend(tokens)
             return rows
 

@@ -48,6 +48,12 @@ class _Run:
     decode_seconds: float = 0.0
     transfer: TransferStats = field(default_factory=TransferStats)
 
+    def begin_again(self, prefix: int) -> None:
+        """Only the first ``prefix`` tokens are there; what was decoded in vain still counts as work."""
+        self.done = self.reused = prefix
+        self.moved = self.spliced = 0
+        self.transfer = TransferStats()
+
     def advance(self, n_tokens: int) -> None:
         self.done += n_tokens
         if self.progress is not None:
@@ -168,9 +174,8 @@ class SequenceBuilder:
         saved = {part: self._transfer.read(state.id, part.start, part.stop) for part in parts if isinstance(part, Keep)}
         self._context.remove(state.id, prefix)
         del state.tokens[prefix:]
-        again = _Run(run.logits, run.progress, run.total, done=prefix, reused=prefix, decoded=run.decoded)
-        self._build(state, parts, again, saved, None, old)
-        run.__dict__.update(again.__dict__)
+        run.begin_again(prefix)
+        self._build(state, parts, run, saved, None, old)
 
     def _build(
         self,

@@ -23,8 +23,8 @@ from kvnotes_local.kv.angles import AngleArithmetic, Fusion, float32_angles, the
 from kvnotes_local.kv.layout import GGMLType, StateRows
 from kvnotes_local.kv.rotation import LayerRotation, Pairing, angles
 from kvnotes_local.kv.state import infer_layout, parse_state
-from kvnotes_local.kv.turning import rotate
 from kvnotes_local.models.scan import embedded_model
+from tests.kv_oracles import rotate
 from tests.zoo import ZOO, ZooModel, zoo_model
 from tests.zoo.loading import loaded
 
