@@ -9,6 +9,14 @@ from kvnotes_local.kv.layout import GGMLType
 DEFAULT_N_CTX = 8192
 """Tokens of a context when none are asked for and the model was trained on as many."""
 
+CELL_PADDING = 256
+"""llama.cpp rounds contexts up to multiples of so many tokens."""
+
+
+def padded_n_ctx(n_tokens: int) -> int:
+    """Tokens of the smallest context that holds so many."""
+    return -(-n_tokens // CELL_PADDING) * CELL_PADDING
+
 
 @dataclass(frozen=True)
 class EngineParams:

@@ -12,7 +12,7 @@ from kvnotes_local.errors import LayoutError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.converter import NUMPY, RowConverter
 from kvnotes_local.kv.hadamard import hadamard_in_buffers
-from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, LayerLayout, StateLayout, StateRows, TensorLayout
+from kvnotes_local.kv.layout import CacheRows, GGMLType, StateRows, TensorLayout
 from kvnotes_local.kv.state import check_rows, take_cells
 
 _CHUNK_ELEMENTS = 1 << 16
@@ -129,7 +129,7 @@ def average_rows(parts: Sequence[StateRows], converter: RowConverter = NUMPY) ->
             for i, layer in enumerate(cache.layers)
         )
         caches.append(replace(members[0], k=k, v=v))
-    return StateRows(StateLayout(tuple(_as_f16(cache) for cache in first.layout.caches)), tuple(caches))
+    return StateRows(first.layout.without_hadamard().with_types(lambda tensor: GGMLType.F16), tuple(caches))
 
 
 def sink_positions(parts: Sequence[StateRows], converter: RowConverter = NUMPY) -> NDArray[np.int32]:
@@ -159,14 +159,6 @@ def _lengths(rows: NDArray[np.uint8], tensor: TensorLayout, converter: RowConver
         converter.dequantize(tensor.type, chunk, values)
         lengths[start : start + step] = np.sqrt(np.einsum("ij,ij->i", values, values))
     return lengths
-
-
-def _as_f16(cache: CacheLayout) -> CacheLayout:
-    def f16(tensor: TensorLayout) -> TensorLayout:
-        return TensorLayout(GGMLType.F16, tensor.n_embd)
-
-    layers = tuple(LayerLayout(f16(y.k), None if y.v is None else f16(y.v)) for y in cache.layers)
-    return replace(cache, layers=layers, k_hadamard=0, v_hadamard=0)
 
 
 def _average(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvnotes_local.contract.params import CELL_PADDING, padded_n_ctx
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.rotation.arithmetic import RopeHints, Yarn
 from kvnotes_local.engine.rotation.fit import RowShape
 
-_N_CTX_STEP = 256
 _SHAPE_KEYS = (
     ("attention.key_length", "rope.dimension_count"),
     ("attention.key_length_swa", "rope.dimension_count_swa"),
@@ -20,13 +20,13 @@ _SHAPE_KEYS = (
 def probing_n_ctx(model: LlamaModel, n_ctx: int) -> int:
     """The smallest context on the same side of the model's original context length as ``n_ctx``.
 
-    llama.cpp rounds contexts up to multiples of 256 before it chooses between long and short frequency factors.
+    llama.cpp rounds contexts up before it chooses between long and short frequency factors.
     """
-    n_ctx = -(-n_ctx // _N_CTX_STEP) * _N_CTX_STEP
+    n_ctx = padded_n_ctx(n_ctx)
     original = _meta_int(model, "rope.scaling.original_context_length") or _meta_int(model, "context_length") or 0
     if n_ctx > original and _meta(model, "rope.scaling.type") in (None, "longrope"):
-        return (original // _N_CTX_STEP + 1) * _N_CTX_STEP
-    return _N_CTX_STEP
+        return padded_n_ctx(original + 1)
+    return CELL_PADDING
 
 
 def row_shapes(model: LlamaModel) -> list[RowShape]:
