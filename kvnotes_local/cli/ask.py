@@ -75,6 +75,7 @@ def ask(
     from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
     from kvnotes_local.contract.generation import StopReason
+    from kvnotes_local.notebook.listening import SaidText
     from kvnotes_local.notebook.notebook import Notebook
     from kvnotes_local.notebook.store.params import ChatParams
     from kvnotes_local.notebook.stored_chat import open_chat
@@ -141,7 +142,11 @@ def ask(
                 text,
                 sampling=params.sampling,
                 max_tokens=params.max_tokens,
-                on_text=lambda piece: output.text(piece, end=""),
+                on_text=SaidText(
+                    session.engine.info.chat_format,
+                    lambda piece: output.text(piece, end=""),
+                    lambda: output.note("Thinking …"),
+                ),
             )
             output.text()
             proof = reply.proof
@@ -208,6 +213,7 @@ def _document(
     proof = reply.proof
     return {
         "reply": reply.text,
+        "reasoning": reply.segment.reasoning,
         "stop_reason": reply.stop_reason,
         "tokens": {
             "prefilled": proof.prefilled,

@@ -160,6 +160,7 @@ def open_session(
             n_gpu_layers=options.n_gpu_layers,
             n_threads=options.threads,
             extra_buffers=options.fast_buffers,
+            n_sequences=options.sequences,
         ),
         cache,
         output.note,

@@ -17,6 +17,7 @@ from kvnotes_local.errors import UsageError
 from kvnotes_local.paths import Paths, ensure_private
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.last_session import LastSession
+from kvnotes_local.tui.settings import SettingsFile
 from kvnotes_local.tui.start import Start
 from kvnotes_local.tui.workbench.desk import LoadProgress, OpenEngine, Places
 
@@ -64,6 +65,8 @@ def open_engine(places: Places) -> OpenEngine:
         from kvnotes_local.cli.session import runnable_params
         from kvnotes_local.engine.process.child_engine import ChildEngine
 
+        settings, _ = SettingsFile(places.settings).load()  # told what is wrong with them already
+        params = replace(params, n_sequences=params.n_sequences or settings.sequences)
         return ChildEngine(
             path,
             runnable_params(path, params, places.cache, note),

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from kvnotes_local.notebook.store.records import Chat, ChatSummary
+from kvnotes_local.notebook.store.records import ChatSummary, RemovedChat
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ChatOpened, ChatPreviewed, ChatRemoved, ChatsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
@@ -50,7 +50,7 @@ class ChatsScreen(KvnotesScreen):
         super().__init__()
         self._rows: list[tuple[int, ChatSummary]] = []
         self._snippets: dict[str, str] = {}
-        self._removed: list[Chat] = []
+        self._removed: list[RemovedChat] = []
 
     def body(self) -> Iterable[Widget]:
         yield Input(placeholder="Search in what was said", id="chats-search")
