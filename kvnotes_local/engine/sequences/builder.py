@@ -191,47 +191,54 @@ class SequenceBuilder:
     ) -> None:
         """Append parts to ``state``; kept rows come from ``saved`` or from sequence ``source``, whose tokens are ``old``."""
         for number, part in enumerate(parts):
-            at = len(state.tokens)
+            tokens: Sequence[int]
             if isinstance(part, Decode):
-                began = time.perf_counter()
-                self._context.decode(
-                    state.id,
-                    part.tokens,
-                    at,
-                    logits=run.logits and number == len(parts) - 1,
-                    progress=None if run.progress is None else _Offset(run),
-                )
-                run.decode_seconds += time.perf_counter() - began
-                run.decoded += part.n_tokens
-                tokens: Sequence[int] = part.tokens
+                tokens = self._decode(part, state, run, logits=run.logits and number == len(parts) - 1)
             elif isinstance(part, Keep):
-                if part in saved:
-                    self._transfer.write(saved[part], state.id, at, run.transfer)
-                elif source is not None and part.start == at:
-                    self._context.copy(source, state.id, part.start, part.stop)
-                elif source is not None:
-                    rows = self._transfer.read(source, part.start, part.stop)
-                    self._transfer.write(rows, state.id, at, run.transfer)
-                else:
-                    raise EngineError("Rows to be kept are gone.")
-                if part.start == at:
-                    run.reused += part.n_tokens
-                else:
-                    run.moved += part.n_tokens
+                self._keep(part, state, run, saved, source)
                 tokens = old[part.start : part.stop]
             elif isinstance(part, Graft):
                 tokens = self._graft(part, state, source, old, run)
             else:
-                artifact = self._open(part.artifact)
-                if artifact.is_state:
-                    self._transfer.restore_whole(artifact.state(), state.id)
-                else:
-                    rows = slice_rows(artifact.rows(), part.start, part.stop)
-                    self._transfer.write(rows, state.id, at, run.transfer)
-                run.spliced += part.n_tokens
-                tokens = artifact.meta.tokens[part.start : part.stop]
+                tokens = self._splice(part, state, run)
             state.tokens.extend(tokens)
             run.advance(part.n_tokens)
+
+    def _decode(self, part: Decode, state: SequenceState, run: _Run, *, logits: bool) -> Sequence[int]:
+        began = time.perf_counter()
+        progress = None if run.progress is None else _Offset(run)
+        self._context.decode(state.id, part.tokens, len(state.tokens), logits=logits, progress=progress)
+        run.decode_seconds += time.perf_counter() - began
+        run.decoded += part.n_tokens
+        return part.tokens
+
+    def _keep(
+        self, part: Keep, state: SequenceState, run: _Run, saved: dict[Keep, StateRows], source: int | None
+    ) -> None:
+        at = len(state.tokens)
+        if part in saved:
+            self._transfer.write(saved[part], state.id, at, run.transfer)
+        elif source is None:
+            raise EngineError("Rows to be kept are gone.")
+        elif part.start == at:
+            self._context.copy(source, state.id, part.start, part.stop)
+        else:
+            rows = self._transfer.read(source, part.start, part.stop)
+            self._transfer.write(rows, state.id, at, run.transfer)
+        if part.start == at:
+            run.reused += part.n_tokens
+        else:
+            run.moved += part.n_tokens
+
+    def _splice(self, part: Splice, state: SequenceState, run: _Run) -> Sequence[int]:
+        artifact = self._open(part.artifact)
+        if artifact.is_state:
+            self._transfer.restore_whole(artifact.state(), state.id)
+        else:
+            rows = slice_rows(artifact.rows(), part.start, part.stop)
+            self._transfer.write(rows, state.id, len(state.tokens), run.transfer)
+        run.spliced += part.n_tokens
+        return artifact.meta.tokens[part.start : part.stop]
 
     def _graft(
         self, part: Graft, state: SequenceState, own: int | None, old: Sequence[int], run: _Run
