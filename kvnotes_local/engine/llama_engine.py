@@ -36,7 +36,8 @@ from kvnotes_local.engine.llama.ggml_converter import GGMLConverter
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.model_description import completed, describe, state_format
 from kvnotes_local.engine.rotation.model_class import classify
-from kvnotes_local.engine.sequences.builder import SequenceBuilder, SequenceState
+from kvnotes_local.engine.sequences.builder import SequenceBuilder
+from kvnotes_local.engine.sequences.plan_run import SequenceState
 from kvnotes_local.engine.sequences.pool import Sequences
 from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer
 from kvnotes_local.engine.sequences.saved_state import load_state, save_state
