@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# C0 controls except tab and newline, DEL, C1 controls; bidirectional overrides and isolates, which reorder what is read;
-# line and paragraph separators. ESC is a C0 control, so no escape sequence survives.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
+REORDERING = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""For a class of a regular expression: marks, overrides and isolates of the writing direction, which reorder what is read."""
+
+TAGS = "\U000e0000-\U000e007f"
+"""For a class of a regular expression: tag characters, letters that nobody sees."""
+
+# C0 controls except tab and newline, DEL, C1 controls; line and paragraph separators; annotations; what reorders or hides.
+# ESC is a C0 control, so no escape sequence survives.
+_UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb{REORDERING}{TAGS}]")
 _UNSAFE_IN_LINE = re.compile(_UNSAFE.pattern + "|[\t\n]")
 
 

@@ -24,12 +24,12 @@ sys.path.insert(0, str(ROOT))
 
 from kvnotes_local.engine.llama import native
 from kvnotes_local.engine.llama.ggml_converter import GGMLConverter
-from kvnotes_local.evaluation.machine import machine_name
 from kvnotes_local.kv.block_types import block_type
-from kvnotes_local.kv.hadamard import expected_hadamard
 from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, LayerLayout, StateLayout, StateRows, TensorLayout
 from kvnotes_local.kv.reposition import reposition_into
 from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, Pairing
+from studies.machine import machine_name
+from tests.kv_oracles import expected_hadamard
 
 LIVE = (GGMLType.F16, GGMLType.Q8_0, GGMLType.Q4_0)
 

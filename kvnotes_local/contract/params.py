@@ -12,6 +12,14 @@ DEFAULT_N_CTX = 8192
 MIN_SEQUENCES, MAX_SEQUENCES = 4, 256
 """A plan needs two beside the two spare ones; llama.cpp takes no more than LLAMA_MAX_SEQ."""
 
+CELL_PADDING = 256
+"""llama.cpp rounds contexts up to multiples of so many tokens."""
+
+
+def padded_n_ctx(n_tokens: int) -> int:
+    """Tokens of the smallest context that holds so many."""
+    return -(-n_tokens // CELL_PADDING) * CELL_PADDING
+
 
 @dataclass(frozen=True)
 class EngineParams:

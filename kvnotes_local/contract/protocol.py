@@ -62,7 +62,9 @@ class Engine(Protocol):
         """Tokens of a text; special tokens are recognised only where ``special`` says so. No BOS is added."""
         ...
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str: ...
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        ...
 
     def new_sequence(self) -> int:
         """Number of an unused sequence. Where the context has no place for it, forks for undo are given up, then the sequence
@@ -103,7 +105,9 @@ class Engine(Protocol):
         ...
 
     def logits(self, seq: int) -> NDArray[np.float32]:
-        """float32 (n_vocab,) after the sequence's last token, which must have been decoded by the last call."""
+        """float32 (n_vocab,) after the sequence's last token, which must have been decoded by the last call that decoded.
+
+        Raises EngineError where that call decoded another sequence."""
         ...
 
     def score(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32]:

@@ -36,7 +36,8 @@ from kvnotes_local.engine.llama.ggml_converter import GGMLConverter
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.model_description import completed, describe, state_format
 from kvnotes_local.engine.rotation.model_class import classify
-from kvnotes_local.engine.sequences.builder import SequenceBuilder, SequenceState
+from kvnotes_local.engine.sequences.builder import SequenceBuilder
+from kvnotes_local.engine.sequences.plan_run import SequenceState
 from kvnotes_local.engine.sequences.pool import Sequences
 from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer
 from kvnotes_local.engine.sequences.saved_state import load_state, save_state
@@ -93,6 +94,7 @@ class LlamaEngine:
         self._context = LlamaContext(self._model, self.params, n_seq=n_seq)
         self._spare, stage = n_seq - 1, n_seq - 2
         self._converter = GGMLConverter()
+        self._decoded: int | None = None  # the sequence whose logits llama.cpp holds
         self._classified = classify(self._model, self._context, self._spare, fingerprint, cache_dir)
         self._transfer = RowsTransfer(
             self._context,
@@ -142,7 +144,7 @@ class LlamaEngine:
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         return self._model.tokenize(text, special=special)
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+    def detokenize(self, tokens: Sequence[int]) -> str:
         return self._model.detokenize(tokens)
 
     def new_sequence(self) -> int:
@@ -152,6 +154,8 @@ class LlamaEngine:
     def free_sequence(self, seq: int) -> None:
         with self._lock:
             self._sequences.free(seq)
+            if self._decoded == seq:
+                self._decoded = None
 
     def tokens(self, seq: int) -> tuple[int, ...]:
         with self._lock:
@@ -167,10 +171,13 @@ class LlamaEngine:
     ) -> Applied:
         with self._lock:
             self._context.abort.clear()
+            self._decoded = None
             numbers = [part.source for part in parts if isinstance(part, Graft)]
             with self._sequences.at_work(seq, *numbers) as (state, *sources):
                 named = dict(zip(numbers, sources, strict=True))
-                return self._builder.apply(state, parts, named, logits=logits, progress=progress)
+                applied = self._builder.apply(state, parts, named, logits=logits, progress=progress)
+            self._decoded = seq
+            return applied
 
     def check(self, seq: int) -> None:
         with self._lock, self._sequences.at_work(seq) as (state,):
@@ -213,22 +220,27 @@ class LlamaEngine:
 
     def logits(self, seq: int) -> NDArray[np.float32]:
         with self._lock:
+            if seq != self._decoded:
+                raise EngineError(f"No logits of sequence {seq} are there: the last call decoded another one.")
             return self._context.last_logits()
 
     def score(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32]:
         with self._lock, self._sequences.at_work(seq) as (state,):
             self._context.abort.clear()
             rows = np.empty((len(tokens), self._model.n_vocab), np.float32)
+            self._decoded = None
             try:
                 self._context.decode(state.id, tokens, len(state.tokens), all_logits=rows)
             except BaseException:
                 end_where_known(self._context, state.id, state.tokens, state.checkpoints)
                 raise
+            self._decoded = seq
             state.tokens.extend(tokens)
             return rows
 
     def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation:
         generation = Generation()
+        self._decoded = seq
         generation.events = draw_tokens(
             generation, self._model, self._context, self._sequences, seq, self._lock, sampling, max_tokens, self._ends
         )

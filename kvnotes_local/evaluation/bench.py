@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -97,40 +97,18 @@ class _Length:
     def row(self, repeat: int, edits: bool, rng: np.random.Generator) -> BenchRow:
         chat = self._chat()
         chat.read()
-        ways: dict[str, Callable[[], float]] = {
-            "whole": self._whole,
-            "recompute": lambda: self._behind(chat, read=True),
-            "splice": lambda: self._behind(chat),
-            "prefix hit": lambda: self._in_place(chat, lambda twin: None),
-            "switch": lambda: self._switch(chat),
-            "fork": lambda: self._fork(chat),
-            "memcpy": lambda: self._memcpy(chat),
-        }
-        cold = _can_drop_pages()
-        if cold:
-            ways["cold splice"] = lambda: self._behind(chat, cold=True)
-        for level in EDIT_LEVELS if edits else ():
-            ways[f"edit {level.value}"] = lambda level=level: self._in_place(  # type: ignore[misc]
-                chat, lambda twin: twin.set(FIELD, "75 euros", level=level)
-            )
+        ways = self._ways(chat, edits)
         self._stages: list[SpliceStages] = []
         self._splices: list[float] = []
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for name, way in ways.items():  # warm up
+        for name, way in ways.items():
             self._step(f"{self._name}: warming up {name}")
             way()
         self._splices.clear()
         self._stages.clear()
         self._proof_errors.clear()
-        order = np.repeat(np.arange(len(ways)), repeat)
-        rng.shuffle(order)
-        names = list(ways)
-        for number, index in enumerate(order.tolist(), 1):
-            self._step(f"{self._name}: run {number} of {len(order)}")
-            times[names[index]].append(ways[names[index]]())
+        median = self._medians(ways, repeat, rng)
         n_chat = len(chat.tokens)
         chat.close()
-        median = {name: float(np.median(values)) for name, values in times.items()}
         return BenchRow(
             n_skill_tokens=self._compiled.n_tokens,
             n_chat_tokens=n_chat,
@@ -141,7 +119,7 @@ class _Length:
             prefix_hit_ms=median["prefix hit"],
             splice_ms=float(np.median(self._splices)),
             first_token_ms=median["splice"],
-            cold_first_token_ms=median["cold splice"] if cold else None,
+            cold_first_token_ms=median.get("cold splice"),
             speedup=median["recompute"] / median["splice"],
             edit_ms={level.value: median[f"edit {level.value}"] for level in EDIT_LEVELS if edits},
             switch_ms=median["switch"],
@@ -156,6 +134,38 @@ class _Length:
             ),
             proof_error=max(self._proof_errors, default=0.0),
         )
+
+    def _ways(self, chat: Notebook, edits: bool) -> dict[str, Callable[[], float]]:
+        """What is timed, by name; each gives milliseconds."""
+        ways: dict[str, Callable[[], float]] = {
+            "whole": self._whole,
+            "recompute": lambda: self._behind(chat, read=True),
+            "splice": lambda: self._behind(chat),
+            "prefix hit": lambda: self._in_place(chat, lambda twin: None),
+            "switch": lambda: self._switch(chat),
+            "fork": lambda: self._fork(chat),
+            "memcpy": lambda: self._memcpy(chat),
+        }
+        if _can_drop_pages():
+            ways["cold splice"] = lambda: self._behind(chat, cold=True)
+        for level in EDIT_LEVELS if edits else ():
+            ways[f"edit {level.value}"] = lambda level=level: self._in_place(  # type: ignore[misc]
+                chat, lambda twin: twin.set(FIELD, "75 euros", level=level)
+            )
+        return ways
+
+    def _medians(
+        self, ways: Mapping[str, Callable[[], float]], repeat: int, rng: np.random.Generator
+    ) -> dict[str, float]:
+        """The median of ``repeat`` runs of each way, all in random order."""
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        names = list(ways)
+        order = np.repeat(np.arange(len(ways)), repeat)
+        rng.shuffle(order)
+        for number, index in enumerate(order.tolist(), 1):
+            self._step(f"{self._name}: run {number} of {len(order)}")
+            times[names[index]].append(ways[names[index]]())
+        return {name: float(np.median(values)) for name, values in times.items()}
 
     def _chat(self) -> Notebook:
         notebook = Notebook(self._engine, library=self._library, compiler=self._compiler)

@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.errors import LayoutError
-from kvnotes_local.kv.layout import GGMLType
 
 _SMALLEST = 64
-_PLAIN_TYPES = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 
 
 def check_block(block: int, n_embd: int) -> None:
@@ -66,15 +64,3 @@ def hadamard(rows: NDArray[np.float32], block: int) -> NDArray[np.float32]:
     source = np.array(rows, dtype=np.float32).reshape(-1, rows.shape[-1])
     result, _ = hadamard_in_buffers(source, block, np.empty_like(source))
     return result.reshape(rows.shape)
-
-
-def expected_hadamard(head_size: int, type: GGMLType, *, values: bool = False, disabled: bool = False) -> int:
-    """The block that llama.cpp picks for heads of ``head_size`` elements cached as ``type``; 0 for none.
-
-    Keys: the largest power of two that divides the head; values: 64. Only quantized types are transformed, and only
-    when the head is a multiple of 64. ``disabled``: LLAMA_ATTN_ROT_DISABLE is set. Pass ``head_size`` 0 for models
-    whose layers differ in head size, since llama.cpp then does without.
-    """
-    if disabled or type in _PLAIN_TYPES or head_size <= 0 or head_size % _SMALLEST:
-        return 0
-    return _SMALLEST if values else head_size & -head_size

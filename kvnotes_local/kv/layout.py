@@ -5,7 +5,8 @@ Mirrors llama.cpp's src/llama-kv-cache.cpp (``state_write_meta``, ``state_write_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -65,6 +66,26 @@ class StateLayout:
     """All caches of one model in one context, in the order in which llama.cpp writes them."""
 
     caches: tuple[CacheLayout, ...]
+
+    def with_types(self, type_of: Callable[[TensorLayout], GGMLType]) -> StateLayout:
+        """The same rows in other types."""
+
+        def tensor(one: TensorLayout) -> TensorLayout:
+            return TensorLayout(type_of(one), one.n_embd)
+
+        def cache(one: CacheLayout) -> CacheLayout:
+            layers = (LayerLayout(tensor(y.k), None if y.v is None else tensor(y.v)) for y in one.layers)
+            return replace(one, layers=tuple(layers))
+
+        return StateLayout(tuple(map(cache, self.caches)))
+
+    def without_hadamard(self) -> StateLayout:
+        """The same rows, multiplied by no matrix."""
+        return StateLayout(tuple(replace(one, k_hadamard=0, v_hadamard=0) for one in self.caches))
+
+    def plain(self) -> StateLayout:
+        """The same rows one after the other, multiplied by no matrix."""
+        return StateLayout(tuple(replace(one, v_trans=False) for one in self.without_hadamard().caches))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from kvnotes_local.errors import LayoutError
 from kvnotes_local.kv.block_types import tensor_row_bytes
 from kvnotes_local.kv.converter import NUMPY, RowConverter
 from kvnotes_local.kv.hadamard import hadamard_in_buffers
-from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, LayerLayout, StateLayout, StateRows, TensorLayout
+from kvnotes_local.kv.layout import CacheRows, GGMLType, StateRows, TensorLayout
 from kvnotes_local.kv.state import check_rows, take_cells
 
 _CHUNK_ELEMENTS = 1 << 16
@@ -39,15 +39,6 @@ def slice_positions(rows: StateRows, p0: int, p1: int) -> StateRows:
         return take_cells(cache, slice(int(first), int(max(first, last))))
 
     return replace(rows, caches=tuple(cut(cache) for cache in rows.caches))
-
-
-def select_rows(rows: StateRows, which: Sequence[NDArray[np.bool_]]) -> StateRows:
-    """Cells chosen by one bool mask (n,) a cache, as copies. Raises LayoutError for masks of other lengths."""
-    if len(which) != len(rows.caches) or any(
-        mask.shape != cache.pos.shape or mask.dtype != np.bool_ for mask, cache in zip(which, rows.caches, strict=True)
-    ):
-        raise LayoutError("select_rows needs one mask a cache, with one truth value a cell")
-    return replace(rows, caches=tuple(take_cells(cache, mask) for cache, mask in zip(rows.caches, which, strict=True)))
 
 
 def mix_layers(rows: StateRows, other: StateRows, depth: tuple[float, float]) -> StateRows:
@@ -138,7 +129,7 @@ def average_rows(parts: Sequence[StateRows], converter: RowConverter = NUMPY) ->
             for i, layer in enumerate(cache.layers)
         )
         caches.append(replace(members[0], k=k, v=v))
-    return StateRows(StateLayout(tuple(_as_f16(cache) for cache in first.layout.caches)), tuple(caches))
+    return StateRows(first.layout.without_hadamard().with_types(lambda tensor: GGMLType.F16), tuple(caches))
 
 
 def sink_positions(parts: Sequence[StateRows], converter: RowConverter = NUMPY) -> NDArray[np.int32]:
@@ -158,52 +149,16 @@ def sink_positions(parts: Sequence[StateRows], converter: RowConverter = NUMPY) 
     return np.array(sorted(found), np.int32)
 
 
-def value_distances(
-    a: StateRows, b: StateRows, converter: RowConverter = NUMPY
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """How far the values of each token are apart in two readings, as a share of their length in the first one, mean over layers.
-
-    Returns positions int32 (n,), ascending, and distances (n,). Both must have equal layouts and positions.
-    """
-    positions = np.unique(np.concatenate([cache.pos for cache in a.caches]))
-    total, layers = np.zeros(len(positions)), np.zeros(len(positions))
-    for cache, mine, theirs in zip(a.layout.caches, a.caches, b.caches, strict=True):
-        at = np.searchsorted(positions, mine.pos)
-        for layer, x, y in zip(cache.layers, mine.v, theirs.v, strict=True):
-            if layer.v is None or x is None or y is None:
-                continue
-            total[at] += _lengths(x, layer.v, converter, y) / np.maximum(_lengths(x, layer.v, converter), 1e-30)
-            layers[at] += 1
-    return positions, total / np.maximum(layers, 1)
-
-
-def _lengths(
-    rows: NDArray[np.uint8], tensor: TensorLayout, converter: RowConverter, origins: NDArray[np.uint8] | None = None
-) -> NDArray[np.float32]:
-    """Euclidean length of each row, or its distance from a row of ``origins``."""
+def _lengths(rows: NDArray[np.uint8], tensor: TensorLayout, converter: RowConverter) -> NDArray[np.float32]:
+    """Euclidean length of each row."""
     lengths = np.empty(len(rows), np.float32)
     step = max(1, _CHUNK_ELEMENTS // max(1, tensor.n_embd))
-
-    def floats(of: NDArray[np.uint8], start: int) -> NDArray[np.float32]:
-        chunk = np.ascontiguousarray(of[start : start + step])
+    for start in range(0, len(rows), step):
+        chunk = np.ascontiguousarray(rows[start : start + step])
         values = np.empty((len(chunk), tensor.n_embd), np.float32)
         converter.dequantize(tensor.type, chunk, values)
-        return values
-
-    for start in range(0, len(rows), step):
-        values = floats(rows, start)
-        if origins is not None:
-            values -= floats(origins, start)
         lengths[start : start + step] = np.sqrt(np.einsum("ij,ij->i", values, values))
     return lengths
-
-
-def _as_f16(cache: CacheLayout) -> CacheLayout:
-    def f16(tensor: TensorLayout) -> TensorLayout:
-        return TensorLayout(GGMLType.F16, tensor.n_embd)
-
-    layers = tuple(LayerLayout(f16(y.k), None if y.v is None else f16(y.v)) for y in cache.layers)
-    return replace(cache, layers=layers, k_hadamard=0, v_hadamard=0)
 
 
 def _average(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.errors import RotationError
 from kvnotes_local.kv.rotation import LayerRotation, Pairing
 
 
@@ -69,16 +68,3 @@ class TurningTable:
         target = scratch.reshape(shape)[:, :, window].view(chunk)
         target[:, :, 0] = source[:, :, 1]
         target[:, :, 1] = source[:, :, 0]
-
-
-def rotate(keys: NDArray[np.float32], rotation: LayerRotation, angles: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Turn float32 keys (n_cells, n_head * head_dim) by angles (n_cells, n_rot/2) or (1, n_rot/2); returns a copy.
-
-    Raises RotationError for shapes that do not fit.
-    """
-    n = len(keys)
-    if keys.shape != (n, rotation.n_embd) or angles.shape not in {(n, rotation.n_rot // 2), (1, rotation.n_rot // 2)}:
-        raise RotationError(f"keys {keys.shape} and angles {angles.shape} do not fit the rotation")
-    out = np.array(keys, dtype=np.float32, order="C")
-    TurningTable(rotation, angles, n).turn(out, np.zeros_like(out))
-    return out

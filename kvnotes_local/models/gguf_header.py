@@ -82,11 +82,6 @@ class GGUFHeader:
         return self.text("general.name") or self.path.stem
 
     @property
-    def size_label(self) -> str:
-        """The parameter count as the makers put it ("1.5B"), "" where they did not."""
-        return self.text("general.size_label")
-
-    @property
     def file_type(self) -> int | None:
         """``enum llama_ftype``, None where the file does not say."""
         value = self.metadata.get("general.file_type")
@@ -115,11 +110,6 @@ class GGUFHeader:
         return self.number("{arch}.attention.head_count")
 
     @property
-    def n_head_kv(self) -> int:
-        """Key heads of a layer; the most that any layer has."""
-        return self.number("{arch}.attention.head_count_kv") or self.n_head
-
-    @property
     def key_length(self) -> int:
         """Elements of one key head."""
         return self.number("{arch}.attention.key_length") or self.n_embd // max(self.n_head, 1)
@@ -134,18 +124,9 @@ class GGUFHeader:
         return self.array_lengths.get("tokenizer.ggml.tokens", 0) or self.number("{arch}.vocab_size")
 
     @property
-    def sliding_window(self) -> int:
-        """Tokens that a sliding-window layer sees; 0 when there are none."""
-        return self.number("{arch}.attention.sliding_window")
-
-    @property
     def caches_values(self) -> bool:
         """False for MLA models, whose values come out of the cached keys."""
         return self.number("{arch}.attention.key_length_mla") == 0
-
-    @property
-    def has_chat_template(self) -> bool:
-        return bool(self.metadata.get("tokenizer.chat_template"))
 
     @property
     def split(self) -> SplitPart | None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 
+from kvnotes_local.contract.params import padded_n_ctx
 from kvnotes_local.errors import ModelError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.models.gguf_header import GGUFHeader
 
-CELL_PADDING = 256
 UBATCH = 512
 NO_LIMIT = 1 << 60
 """Control groups without a limit report a number of about 2**63 bytes."""
@@ -60,7 +60,7 @@ def kv_cache_bytes(
     Raises LayoutError when a row is not a whole number of the type's blocks.
     """
     row = block_type(type_k).row_bytes(n_embd_k_gqa) + block_type(type_v).row_bytes(n_embd_v_gqa)
-    return _padded(n_ctx) * n_layer * row
+    return padded_n_ctx(n_ctx) * n_layer * row
 
 
 def check_memory(
@@ -117,10 +117,6 @@ def _layers_in_main_memory(n_layer: int, n_gpu_layers: int) -> int:
     if sys.platform == "darwin":
         return n_layer
     return 0 if n_gpu_layers < 0 else max(0, n_layer - n_gpu_layers)
-
-
-def _padded(n_ctx: int) -> int:
-    return -(-n_ctx // CELL_PADDING) * CELL_PADDING
 
 
 def _gib(n_bytes: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -373,8 +374,7 @@ class Notebook:
         place = len(self.segments) if at is None else at
         if not 0 <= place <= len(self.segments):
             raise UsageError(f"The chat has {counted(len(self.segments), 'segment')}; it cannot be forked at {place}.")
-        twin = Notebook.__new__(Notebook)
-        twin.__dict__.update(self.__dict__)
+        twin = copy(self)
         twin._chat = self._chat.fork(place)
         return twin
 

@@ -57,10 +57,6 @@ class ArtifactStore:
         name = re.sub(r"[^0-9A-Za-z._-]+", "-", skill).strip("-.")[:80] or "skill"
         return self.directory / model / f"{name}-{_short(key)}{SUFFIX}"
 
-    def path_of(self, meta: ArtifactMeta) -> Path:
-        """Where this artifact belongs."""
-        return self.path(meta.key, meta.skill, meta.model_fingerprint)
-
     def find(self, key: str) -> Path | None:
         """The file of that key, if there is one; opening it checks it."""
         ending = f"-{_short(key)}{SUFFIX}"

@@ -13,11 +13,12 @@ from typing import Any
 import yaml
 
 from kvnotes_local.errors import SkillError
+from kvnotes_local.terminal_text import REORDERING
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _MARKS = re.compile(r"[&*]|(?:^|[:,\[{-])[ \t]*!", re.MULTILINE)
 # Overrides of the writing direction can make a name read as another one.
-_BIDI = set(range(0x202A, 0x202F)) | set(range(0x2066, 0x206A)) | {0x061C, 0x200E, 0x200F}
+_REORDERING = re.compile(f"[{REORDERING}]")
 
 
 class FrontmatterError(SkillError):
@@ -74,7 +75,7 @@ def clean(text: str) -> str:
     if text.isascii() and text.isprintable():
         return " ".join(text.split()) if "  " in text or text[:1] == " " or text[-1:] == " " else text
     kept = (
-        " " if char.isspace() else "" if unicodedata.category(char) in ("Cc", "Cs") or ord(char) in _BIDI else char
-        for char in text
+        " " if char.isspace() else "" if unicodedata.category(char) in ("Cc", "Cs") else char
+        for char in _REORDERING.sub("", text)
     )
     return " ".join("".join(kept).split())

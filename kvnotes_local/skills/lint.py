@@ -12,6 +12,7 @@ from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.lint_fields import lint_fields
 from kvnotes_local.skills.lint_finding import Code, Finding, read_lines
 from kvnotes_local.skills.skill import Skill
+from kvnotes_local.terminal_text import REORDERING, TAGS
 from kvnotes_local.wording import counted
 
 MIN_TOKENS = 64
@@ -91,7 +92,7 @@ _RULES = (
     ),
     _Rule(
         Code.INVISIBLE,
-        re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]"),
+        re.compile(f"[\u200b\u2060\ufeff{REORDERING}{TAGS}]"),
         "the invisible character {!a} is part of what the model reads; remove it unless it is meant",
         in_code=True,
     ),

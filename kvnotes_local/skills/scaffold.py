@@ -9,7 +9,7 @@ from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.errors import SkillError
 from kvnotes_local.skills.frontmatter import normalize, split_frontmatter
 from kvnotes_local.skills.skill import Skill
-from kvnotes_local.skills.skill_file import FILE_NAME, MAX_NAME, find_skill_file
+from kvnotes_local.skills.skill_file import FILE_NAME, MAX_NAME, find_skill_file, is_skill_name
 
 _SCAFFOLD = """\
 ---
@@ -35,7 +35,7 @@ def write_new_skill(name: str, folder_of_skills: Path, like: Skill | None = None
 
     Raises SkillError for what is no name, for a folder that is there already, and where nothing can be written.
     """
-    if len(name) > MAX_NAME or not re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", name):
+    if not is_skill_name(name):
         raise SkillError(f"{name!r} is no name for a skill: use 1 to {MAX_NAME} of a-z, 0-9 and single hyphens.")
     folder = folder_of_skills / name
     if folder.exists():

@@ -31,6 +31,11 @@ _NO_VALUE = ("", "~", "null")
 _KNOWN = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 
 
+def is_skill_name(name: str) -> bool:
+    """Is it a name by the rules: 1 to ``MAX_NAME`` of a-z, 0-9 and single hyphens, none at either end?"""
+    return len(name) <= MAX_NAME and bool(_NAME.fullmatch(name))
+
+
 def find_skill_file(folder: Path) -> Path | None:
     """The folder's SKILL.md (or skill.md), if it has one."""
     for name in (FILE_NAME, FILE_NAME.lower()):
@@ -225,7 +230,7 @@ def _name(name: str, folder: Path, warnings: list[str]) -> str:
             raise FrontmatterError("has no name; add 'name: my-skill' to the frontmatter")
         warnings.append(f"name is missing; the folder's name {folder_name!r} is used")
         return folder_name
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+    if not is_skill_name(name):
         warnings.append(
             f"name {name[:80]!r} breaks the rules: 1 to {MAX_NAME} of a-z, 0-9 and single hyphens, none at either end"
         )

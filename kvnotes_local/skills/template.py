@@ -66,16 +66,6 @@ class FieldPiece:
 Piece = TextPiece | FieldPiece
 
 
-@dataclass(frozen=True)
-class RenderedField:
-    """Where a field's value lies in a rendered text: characters ``start … stop`` (stop excluded)."""
-
-    name: str
-    value: str
-    start: int
-    stop: int
-
-
 def parse_template(body: str, *, in_code: bool = False) -> list[Piece]:
     """Split a text into plain pieces and fields. Never fails; adjacent text is one piece, never an empty one.
 
@@ -133,21 +123,6 @@ def render(pieces: Iterable[Piece], values: Mapping[str, str] | None = None) -> 
     return "".join(piece.text if isinstance(piece, TextPiece) else piece.value(given) for piece in pieces)
 
 
-def rendered_fields(pieces: Iterable[Piece], values: Mapping[str, str] | None = None) -> tuple[RenderedField, ...]:
-    """Where each field's value lies in ``render(pieces, values)``, in order; a name may occur more than once."""
-    given = given_values(values)
-    found: list[RenderedField] = []
-    at = 0
-    for piece in pieces:
-        if isinstance(piece, TextPiece):
-            at += len(piece.text)
-            continue
-        value = piece.value(given)
-        found.append(RenderedField(piece.name, value, at, at + len(value)))
-        at += len(value)
-    return tuple(found)
-
-
 def field_defaults(pieces: Sequence[Piece]) -> dict[str, str | None]:
     """Each field name with its default, in order of first appearance; the first default given counts."""
     defaults: dict[str, str | None] = {}
@@ -155,14 +130,3 @@ def field_defaults(pieces: Sequence[Piece]) -> dict[str, str | None]:
         if isinstance(piece, FieldPiece) and defaults.get(piece.name) is None:
             defaults[piece.name] = piece.default
     return defaults
-
-
-def escape_template(text: str, *, in_code: bool = False) -> str:
-    """``text`` written so that it renders as itself, without any field; ``in_code`` as it is parsed."""
-    written: list[str] = []
-    end = 0
-    for match in _matches(text, in_code):
-        slashes = len(match["slashes"])
-        written += [text[end : match.start()], "\\" * (2 * slashes + 1), match[0][slashes:]]
-        end = match.end()
-    return "".join([*written, text[end:]])

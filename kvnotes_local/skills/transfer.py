@@ -27,7 +27,15 @@ from kvnotes_local.skills.artifact_store import StoredArtifact
 from kvnotes_local.skills.evals import FILE_NAME as EVALS
 from kvnotes_local.skills.imports import ImportShelf
 from kvnotes_local.skills.skill import Skill
-from kvnotes_local.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, find_skill_file, load_part, load_skill
+from kvnotes_local.skills.skill_file import (
+    FILE_NAME,
+    MAX_FILE_BYTES,
+    MAX_NAME,
+    find_skill_file,
+    is_skill_name,
+    load_part,
+    load_skill,
+)
 
 EXPORT_SUFFIX = ".kvnotes.zip"
 _FORMAT, _FORMAT_VERSION = "kvnotes-export", 1
@@ -38,7 +46,6 @@ _TEXT = re.compile(
     r"SKILL\.md|evals\.jsonl|references/(?:[A-Za-z0-9][A-Za-z0-9_-]{0,60}/){0,2}[A-Za-z0-9][\w-]{0,60}\.\w{1,8}", re.A
 )
 _ARTIFACT = re.compile(r"artifacts/\d{1,2}\.safetensors", re.A)
-_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)", re.I)
 
 
@@ -59,26 +66,9 @@ def export_skill(skill: Skill, artifacts: Sequence[StoredArtifact], target: Path
         SkillError: the skill's name or a file of it cannot go into an archive.
         KvnotesError: ``target`` cannot be written.
     """
-    if "/" in skill.name:
-        raise SkillError(f"{skill.name} is a part; export {skill.name.partition('/')[0]}, and it goes along")
-    if not _NAME.fullmatch(skill.name) or _RESERVED.match(skill.name):
-        raise SkillError(f"{skill.name!r} is no name for a folder on every machine; use a-z, 0-9 and single hyphens")
     metas = [one.meta for one in artifacts if one.meta is not None]
-    if not metas:
-        raise ArtifactError(f"{skill.name} has no artifact; compile it with 'kvnotes skills compile {skill.name}'")
-    if any(meta.kind is ArtifactKind.STATE for meta in metas):
-        raise ArtifactError(
-            f"{skill.name} for {metas[0].model_name} is one whole state, which no other machine could check; copy the skill's "
-            "folder, and compile it there"
-        )
     texts = list(_texts(skill))
-    for meta in metas:
-        part = meta.skill.partition("/")[2]
-        if part and part not in [name for name, _ in texts]:
-            raise SkillError(
-                f"{part} of {skill.name} has an artifact, but cannot go along: only files under references/ with plain names can "
-                f"(a-z, 0-9, hyphens). Rename it, or 'kvnotes skills remove {meta.skill}'"
-            )
+    _check_exportable(skill, metas, [name for name, _ in texts])
     manifest = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
@@ -109,6 +99,30 @@ def export_skill(skill: Skill, artifacts: Sequence[StoredArtifact], target: Path
             f"{target} cannot be written ({error.strerror or error}); choose another --output"
         ) from error
     return target.stat().st_size
+
+
+def _check_exportable(skill: Skill, metas: Sequence[ArtifactMeta], texts: Sequence[str]) -> None:
+    """``texts``: names of the files that go along. Raises SkillError, ArtifactError."""
+    if "/" in skill.name:
+        raise SkillError(f"{skill.name} is a part; export {skill.name.partition('/')[0]}, and it goes along")
+    if not is_skill_name(skill.name) or _RESERVED.match(skill.name):
+        raise SkillError(
+            f"{skill.name!r} is no name for a folder on every machine; use 1 to {MAX_NAME} of a-z, 0-9 and single hyphens"
+        )
+    if not metas:
+        raise ArtifactError(f"{skill.name} has no artifact; compile it with 'kvnotes skills compile {skill.name}'")
+    if any(meta.kind is ArtifactKind.STATE for meta in metas):
+        raise ArtifactError(
+            f"{skill.name} for {metas[0].model_name} is one whole state, which no other machine could check; copy the skill's "
+            "folder, and compile it there"
+        )
+    for meta in metas:
+        part = meta.skill.partition("/")[2]
+        if part and part not in texts:
+            raise SkillError(
+                f"{part} of {skill.name} has an artifact, but cannot go along: only files under references/ with plain names can "
+                f"(a-z, 0-9, hyphens). Rename it, or 'kvnotes skills remove {meta.skill}'"
+            )
 
 
 def import_skill(path: Path, shelf: ImportShelf, skills_folder: Path | None) -> Imported:
@@ -212,7 +226,7 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
         raise ArtifactError(f"{path} has a format that this version of kvnotes-local does not know")
     if not all(isinstance(text, str) and text.isprintable() for text in texts):
         raise ArtifactError(f"{path} is no export: its {_MANIFEST} is malformed")
-    if not _NAME.fullmatch(texts[0]) or len(texts[0]) > 64 or _RESERVED.match(texts[0]):
+    if not is_skill_name(texts[0]) or _RESERVED.match(texts[0]):
         raise ArtifactError(f"{path} names its skill {texts[0][:80]!r}, which is no name for a folder")
     return dict(manifest)
 

@@ -35,13 +35,14 @@ from kvnotes_local.engine.rotation.live_layout import read_live_layout
 from kvnotes_local.engine.sequences.rows_transfer import TransferStats
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.block_types import block_type
-from kvnotes_local.kv.hadamard import expected_hadamard, hadamard
+from kvnotes_local.kv.hadamard import hadamard
 from kvnotes_local.kv.layout import GGMLType, LayerLayout, StateLayout, StateRows, TensorLayout
 from kvnotes_local.kv.reposition import reposition, reposition_into
 from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, Pairing
 from kvnotes_local.kv.rows import concat
 from kvnotes_local.kv.state import parse_state
 from tests.conftest import REPOSITORY
+from tests.kv_oracles import expected_hadamard
 from tests.zoo import ZOO, ZooModel, zoo_model
 
 F32, F16, BF16, Q8_0 = GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0

@@ -8,8 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from kvnotes_local.errors import LayoutError
-from kvnotes_local.kv.hadamard import expected_hadamard, hadamard
+from kvnotes_local.kv.hadamard import hadamard
 from kvnotes_local.kv.layout import GGMLType
+from tests.kv_oracles import expected_hadamard
 
 
 def llama_matrix(n: int) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayou
 from kvnotes_local.kv.reposition import reposition, reposition_into
 from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, Pairing, angles
 from kvnotes_local.kv.state import parse_state, write_state
-from kvnotes_local.kv.turning import rotate
+from tests.kv_oracles import rotate
 
 F32 = GGMLType.F32
 

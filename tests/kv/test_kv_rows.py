@@ -9,16 +9,14 @@ import pytest
 from kv_samples import F16, LAYOUTS, Q8, assert_same_rows, cache, decoded, random_rows, rotation_for
 
 from kvnotes_local.errors import LayoutError
-from kvnotes_local.kv.layout import CacheLayout, CacheRows, GGMLType, StateLayout, StateRows
+from kvnotes_local.kv.layout import GGMLType, StateLayout, StateRows
 from kvnotes_local.kv.reposition import reposition
 from kvnotes_local.kv.rows import (
     average_rows,
     concat,
-    select_rows,
     sink_positions,
     slice_positions,
     slice_rows,
-    value_distances,
 )
 
 
@@ -51,17 +49,6 @@ def test_a_slice_by_positions_finds_the_cells_in_every_cache() -> None:
     for p0, p1 in ((0, 5), (18, 100), (15, 13), (14, 14)):
         assert [len(c.pos) for c in slice_positions(rows, p0, p1).caches] == [0, 0]
     assert_same_rows(slice_positions(rows, -5, 1000), rows)
-
-
-def test_masks_choose_cells() -> None:
-    rows = random_rows(LAYOUTS["M-RoPE, sliding window"], (6, 4))
-    masks = [np.arange(6) % 2 == 0, np.arange(4) > 1]
-    some = select_rows(rows, masks)
-    np.testing.assert_array_equal(some.caches[0].k[0], rows.caches[0].k[0][::2])
-    np.testing.assert_array_equal(some.caches[1].ext, rows.caches[1].ext[2:])  # type: ignore[index]
-    for bad in (masks[:1], [masks[0], masks[1][:2]], [masks[0], np.arange(4)]):
-        with pytest.raises(LayoutError, match="one mask a cache"):
-            select_rows(rows, bad)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -139,38 +126,6 @@ def test_a_token_that_is_a_sink_in_one_part_only_comes_from_the_first_part() -> 
         wanted = ((a + b) / 2).astype(np.float16).astype(np.float32)
         wanted[5] = a[5]
         np.testing.assert_allclose(got, wanted, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_distances_between_readings_are_those_of_their_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = LAYOUTS[name]
-    counts = (9, 7, 5)[: len(layout.caches)]
-    first, other = random_rows(layout, counts, 0), random_rows(layout, counts, 1)
-    second = StateRows(layout, tuple(replace(a, v=b.v) for a, b in zip(first.caches, other.caches, strict=True)))
-    monkeypatch.setattr("kvnotes_local.kv.rows._CHUNK_ELEMENTS", 128 * 4)
-    positions, distances = value_distances(first, second)
-    np.testing.assert_array_equal(positions, np.unique(np.concatenate([one.pos for one in first.caches])))
-    assert value_distances(first, first)[1].max() == 0
-    shares: dict[int, list[float]] = {int(pos): [] for pos in positions}
-    for described, a, b in zip(layout.caches, first.caches, second.caches, strict=True):
-        for layer in range(len(described.layers)):
-            if a.v[layer] is None:
-                continue
-            alone = [StateRows(StateLayout((one_layer(described, layer),)), (only(c, layer),)) for c in (a, b)]
-            x, y = (decoded(rows)[-1] for rows in alone)
-            share = np.linalg.norm(x - y, axis=1) / np.linalg.norm(x, axis=1)
-            for pos, value in zip(a.pos.tolist(), share.tolist(), strict=True):
-                shares[pos].append(value)
-    wanted = [np.mean(shares[int(pos)]) if shares[int(pos)] else 0.0 for pos in positions]
-    np.testing.assert_allclose(distances, wanted, rtol=1e-4)
-
-
-def one_layer(described: CacheLayout, layer: int) -> CacheLayout:
-    return replace(described, layers=(described.layers[layer],))
-
-
-def only(rows: CacheRows, layer: int) -> CacheRows:
-    return replace(rows, k=(rows.k[layer],), v=(rows.v[layer],))
 
 
 def test_rows_at_different_places_are_not_averaged() -> None:

@@ -13,8 +13,7 @@ from kv_samples import F16, LAYOUTS, Q8, assert_same_rows, cache, naive_blob, ra
 
 from kvnotes_local.errors import LayoutError, StateFormatError
 from kvnotes_local.kv.layout import CacheLayout, GGMLType, LayerLayout, StateLayout, StateRows
-from kvnotes_local.kv.rows import select_rows
-from kvnotes_local.kv.state import infer_layout, parse_state, state_bytes, validate_state, write_state
+from kvnotes_local.kv.state import infer_layout, parse_state, state_bytes, take_cells, validate_state, write_state
 from kvnotes_local.kv.state_plan import CELL
 
 
@@ -311,5 +310,5 @@ def test_memory_that_is_not_contiguous_is_refused() -> None:
 
 def test_masked_rows_write_as_a_smaller_blob() -> None:
     rows = rows_of("sliding window")
-    some = select_rows(rows, [c.pos % 2 == 0 for c in rows.caches])
+    some = replace(rows, caches=tuple(take_cells(cache, cache.pos % 2 == 0) for cache in rows.caches))
     assert_same_rows(parse_state(write_state(some), rows.layout), some)

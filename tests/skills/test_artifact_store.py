@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from skill_samples import path_of
 
 from kvnotes_local.artifacts.artifact import ArtifactMeta
 from kvnotes_local.artifacts.writer import write_artifact, write_state_artifact
@@ -30,7 +31,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 def put(store: ArtifactStore, age_days: float = 0.0, **changes: str) -> ArtifactMeta:
     meta = replace(META, **changes)  # type: ignore[arg-type]
-    path = store.path_of(meta)
+    path = path_of(store, meta)
     write_artifact(path, meta, random_rows(*LAYOUTS["plain"]))
     then = time.time() - age_days * DAY
     os.utime(path, (then, then))
@@ -47,16 +48,16 @@ def test_an_empty_store_need_not_exist(store: ArtifactStore) -> None:
     assert store.remove(META.key) == 0
     assert store.total_bytes() == 0
     assert store.gc(max_bytes=0) == ()
-    store.touch_used(store.path_of(META))
+    store.touch_used(path_of(store, META))
     assert not store.directory.exists()
 
 
 def test_an_artifact_is_found_by_its_key(store: ArtifactStore) -> None:
     one, two = put(store), put(store, lead="other")
 
-    assert store.find(one.key) == store.path_of(one)
-    assert store.find(two.key) == store.path_of(two) != store.path_of(one)
-    assert store.path_of(one).relative_to(store.directory).parts == (
+    assert store.find(one.key) == path_of(store, one)
+    assert store.find(two.key) == path_of(store, two) != path_of(store, one)
+    assert path_of(store, one).relative_to(store.directory).parts == (
         "abababababab",
         f"refund-policy-{one.key[:16]}.safetensors",
     )
@@ -80,9 +81,9 @@ def test_no_name_leads_out_of_the_store(store: ArtifactStore, name: str) -> None
 def test_listing_shows_sizes_and_what_is_damaged(store: ArtifactStore) -> None:
     put(store, skill="one")
     state = replace(META, skill="two")
-    write_state_artifact(store.path_of(state), state, b"x" * 1000)
+    write_state_artifact(path_of(store, state), state, b"x" * 1000)
     bad = put(store, skill="three")
-    store.path_of(bad).write_bytes(b"rubbish")
+    path_of(store, bad).write_bytes(b"rubbish")
     (store.directory / "abababababab" / "notes.txt").write_text("not one")
 
     listed = {one.path.name.rsplit("-", 1)[0]: one for one in store.list()}
@@ -99,7 +100,7 @@ def test_listing_shows_sizes_and_what_is_damaged(store: ArtifactStore) -> None:
 
 
 def test_listing_reads_headers_only(store: ArtifactStore) -> None:
-    path = store.path_of(put(store))
+    path = path_of(store, put(store))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -122,19 +123,19 @@ def test_only_files_of_the_store_can_be_removed(store: ArtifactStore, tmp_path: 
 
 def test_use_is_noted_without_changing_the_content(store: ArtifactStore) -> None:
     meta = put(store, age_days=30)
-    before = store.path_of(meta).read_bytes()
+    before = path_of(store, meta).read_bytes()
     assert time.time() - store.list()[0].last_used > 29 * DAY
 
-    store.touch_used(store.path_of(meta))
+    store.touch_used(path_of(store, meta))
 
     assert time.time() - store.list()[0].last_used < 60
-    assert store.path_of(meta).read_bytes() == before
+    assert path_of(store, meta).read_bytes() == before
 
 
 def test_use_of_one_of_two_skills_with_the_same_text_is_that_ones(store: ArtifactStore) -> None:
     first, second = (put(store, age_days=9, skill=name) for name in ("first", "second"))
     assert first.key == second.key
-    store.touch_used(store.path_of(second))
+    store.touch_used(path_of(store, second))
     now = time.time()
     used = {one.meta.skill: now - one.last_used < 86400 for one in store.list() if one.meta is not None}
     assert used == {"first": False, "second": True}
@@ -166,7 +167,7 @@ def test_gc_removes_what_was_not_used_for_long_but_not_what_is_kept(store: Artif
 
 
 def test_gc_removes_leftovers_of_interrupted_writes_but_not_writes_under_way(store: ArtifactStore) -> None:
-    folder = store.path_of(put(store)).parent
+    folder = path_of(store, put(store)).parent
     for name, age in ((".kvnotes-old.tmp", 7200), (".kvnotes-new.tmp", 60)):
         (folder / name).write_bytes(b"half")
         os.utime(folder / name, (time.time() - age,) * 2)
@@ -182,9 +183,9 @@ def test_links_are_not_followed(store: ArtifactStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     target = outside / f"x-{'1' * 16}.safetensors"
-    target.write_bytes(store.path_of(meta).read_bytes())
+    target.write_bytes(path_of(store, meta).read_bytes())
     (store.directory / "linked").symlink_to(outside)
-    (store.path_of(meta).parent / f"y-{'2' * 16}.safetensors").symlink_to(target)
+    (path_of(store, meta).parent / f"y-{'2' * 16}.safetensors").symlink_to(target)
 
     assert names(store) == ["real"]
     store.gc(max_bytes=0)
@@ -192,7 +193,7 @@ def test_links_are_not_followed(store: ArtifactStore, tmp_path: Path) -> None:
 
 
 def test_files_that_vanish_during_a_listing_are_left_out(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = store.path_of(put(store))
+    path = path_of(store, put(store))
     real = os.scandir
 
     def scandir(folder: Path) -> object:
@@ -219,8 +220,8 @@ from kvnotes_local.skills.artifact_store import ArtifactStore
 store = ArtifactStore(Path(sys.argv[2]))
 for round in range(30):
     meta = replace(META, lead=str(round % 5))
-    write_artifact(store.path_of(meta), meta, random_rows(*LAYOUTS["plain"]))
-    store.touch_used(store.path_of(meta))
+    write_artifact(store.path(meta.key, meta.skill, meta.model_fingerprint), meta, random_rows(*LAYOUTS["plain"]))
+    store.touch_used(store.path(meta.key, meta.skill, meta.model_fingerprint))
     assert all(not one.problem for one in store.list())
     store.total_bytes()
     store.gc(max_bytes=20_000)

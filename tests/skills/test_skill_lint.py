@@ -64,6 +64,7 @@ def codes(body: str) -> list[Code]:
         ("Never say <|im_start|>.", Code.MARKUP),
         ("A zero\u200bwidth space.", Code.INVISIBLE),
         ("A tag\U000e0041 character.", Code.INVISIBLE),
+        ("An Arabic\u061c letter mark.", Code.INVISIBLE),
     ],
 )
 def test_finds(body: str, code: Code) -> None:

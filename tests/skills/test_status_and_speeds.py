@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from skill_samples import simple_skill
+from skill_samples import path_of, simple_skill
 
 from kvnotes_local.artifacts.artifact import ArtifactMeta
 from kvnotes_local.artifacts.meta import ArtifactKind, rows_version, text_sha256
@@ -31,7 +31,7 @@ def put(store: ArtifactStore, skill: str, text: str, window: str = "30 days", **
         llama_cpp_version=version("llama-cpp-python"),
     )
     meta = replace(meta, **changes)  # type: ignore[arg-type]
-    write_artifact(store.path_of(meta), meta, random_rows(*LAYOUTS["plain"]))
+    write_artifact(path_of(store, meta), meta, random_rows(*LAYOUTS["plain"]))
     return meta
 
 
@@ -87,9 +87,9 @@ def test_artifacts_of_another_version_are_no_damage_and_gc_removes_them(
     library: SkillLibrary, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvnotes_local.artifacts.writer.FORMAT_VERSION", 0)
-    old = store.path_of(put(store, "refunds", "Refunds never."))
+    old = path_of(store, put(store, "refunds", "Refunds never."))
     monkeypatch.undo()
-    new = store.path_of(put(store, "refunds", "Refunds within 30 days."))
+    new = path_of(store, put(store, "refunds", "Refunds within 30 days."))
     found = states(library, store)["refunds"]
     assert [(one.state, one.reason) for one in found] == [
         (ArtifactState.COMPILED, ""),
@@ -101,7 +101,7 @@ def test_artifacts_of_another_version_are_no_damage_and_gc_removes_them(
 
 
 def test_damaged_artifacts_and_waiting_imports_are_told_apart(library: SkillLibrary, store: ArtifactStore) -> None:
-    store.path_of(put(store, "refunds", "Refunds within 30 days.")).write_bytes(b"rubbish")
+    path_of(store, put(store, "refunds", "Refunds within 30 days.")).write_bytes(b"rubbish")
     shelf = ArtifactStore(store.directory.parent / "imports")
     put(shelf, "refunds", "Refunds within 30 days.", origin="imported from x.zip")
     found = artifact_states(library, store.list(), shelf.list())

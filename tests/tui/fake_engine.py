@@ -170,7 +170,7 @@ class FakeEngine:
             tokens.append(self._numbers[word])
         return tokens
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+    def detokenize(self, tokens: Sequence[int]) -> str:
         return "".join(self._words[token] for token in tokens)
 
     def new_sequence(self) -> int:

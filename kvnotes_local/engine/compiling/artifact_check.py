@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvnotes_local.artifacts.artifact import Artifact
-from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.params import EngineParams, padded_n_ctx
 from kvnotes_local.contract.protocol import RowCheck
 from kvnotes_local.engine.llama.context import AbortFlag, LlamaContext
 from kvnotes_local.engine.llama.model import LlamaModel
@@ -19,7 +19,7 @@ from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer, TransferS
 from kvnotes_local.errors import ArtifactError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.converter import RowConverter
-from kvnotes_local.kv.layout import CacheLayout, GGMLType, StateLayout, StateRows, TensorLayout
+from kvnotes_local.kv.layout import GGMLType, StateRows, TensorLayout
 from kvnotes_local.kv.rows import slice_rows
 
 _CHAT, _SPARE = 0, 1
@@ -50,7 +50,7 @@ def check_rows_of(
             params,
             type_k=GGMLType.F16,
             type_v=GGMLType.F16,
-            n_ctx=max(params.n_ctx, -(-(len(lead) + len(tokens) + 1) // 256) * 256),
+            n_ctx=max(params.n_ctx, padded_n_ctx(len(lead) + len(tokens) + 1)),
         ),
         n_seq=2,
         abort=abort,
@@ -58,7 +58,7 @@ def check_rows_of(
     try:
         layout = read_live_layout(model, context, _SPARE, probe_token(model))
         transfer = RowsTransfer(context, layout, classified.rotation, _SPARE, model.n_swa, converter)
-        plain = _as_f32(layout)
+        plain = layout.plain().with_types(lambda tensor: GGMLType.F32)
         context.decode(_CHAT, lead, 0)
         done, errors = 0, []
         for start, stop in spans:
@@ -98,16 +98,3 @@ def _relative(tensor: TensorLayout, a: NDArray[np.uint8], b: NDArray[np.uint8]) 
     length = np.maximum(np.linalg.norm(other, axis=1), 1e-9)
     distance: NDArray[np.float64] = np.linalg.norm(one - other, axis=1) / length
     return distance
-
-
-def _as_f32(layout: StateLayout) -> StateLayout:
-    def f32(tensor: TensorLayout) -> TensorLayout:
-        return TensorLayout(GGMLType.F32, tensor.n_embd)
-
-    def cache_of(cache: CacheLayout) -> CacheLayout:
-        layers = tuple(
-            replace(layer, k=f32(layer.k), v=None if layer.v is None else f32(layer.v)) for layer in cache.layers
-        )
-        return replace(cache, layers=layers, v_trans=False, k_hadamard=0, v_hadamard=0)
-
-    return StateLayout(tuple(cache_of(cache) for cache in layout.caches))

@@ -21,7 +21,7 @@ from kvnotes_local.contract.compile_job import (
     too_long,
 )
 from kvnotes_local.contract.model_info import ModelClass, ModelInfo
-from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.params import EngineParams, padded_n_ctx
 from kvnotes_local.engine.compiling.lead_prefill import LeadPrefill
 from kvnotes_local.engine.compiling.packs import NumberedJob, Pack, cells_needed, pack_jobs
 from kvnotes_local.engine.llama.context import AbortFlag, LlamaContext
@@ -30,7 +30,7 @@ from kvnotes_local.engine.rotation.hints import probing_n_ctx
 from kvnotes_local.engine.rotation.model_class import Classified
 from kvnotes_local.errors import ArtifactError, Cancelled, DiskFullError, KvnotesError
 from kvnotes_local.kv.converter import RowConverter
-from kvnotes_local.kv.layout import CacheLayout, GGMLType, StateLayout, TensorLayout
+from kvnotes_local.kv.layout import GGMLType, StateLayout, TensorLayout
 from kvnotes_local.kv.rows import average_rows
 
 _SAMPLE_SHARE = 0.06
@@ -100,12 +100,12 @@ class ArtifactCompiler:
         live = self._params.n_ctx
         if whole:
             # A whole state cannot be converted, so it is made in the types of the live context.
-            return replace(self._params, n_ctx=min(live, _padded(n_cells)))
+            return replace(self._params, n_ctx=min(live, padded_n_ctx(n_cells)))
         # Some models choose their frequencies by the size of the context (llama.cpp src/llama-model.cpp
         # ``get_rope_factors``), so this one has to be on the same side of the original length as the live one.
-        side = probing_n_ctx(self._model.pointer, live)
-        n_ctx = max(_padded(n_cells), min(live, side))
-        if probing_n_ctx(self._model.pointer, n_ctx) != side:
+        side = probing_n_ctx(self._model, live)
+        n_ctx = max(padded_n_ctx(n_cells), min(live, side))
+        if probing_n_ctx(self._model, n_ctx) != side:
             n_ctx = live
         return replace(self._params, type_k=GGMLType.F16, type_v=GGMLType.F16, n_ctx=n_ctx)
 
@@ -187,24 +187,13 @@ class ArtifactCompiler:
             prefill.sample(pack, seconds)
 
 
-def _padded(n_tokens: int) -> int:
-    return -(-n_tokens // 256) * 256
-
-
 def _stored_layout(layout: StateLayout, store: StoreType) -> StateLayout:
     """Rows that are no whole number of Q8_0 blocks stay in F16."""
 
-    def stored(tensor: TensorLayout) -> TensorLayout:
-        quantize = store is StoreType.Q8_0 and tensor.n_embd % 32 == 0
-        return TensorLayout(GGMLType.Q8_0 if quantize else GGMLType.F16, tensor.n_embd)
+    def stored(tensor: TensorLayout) -> GGMLType:
+        return GGMLType.Q8_0 if store is StoreType.Q8_0 and tensor.n_embd % 32 == 0 else GGMLType.F16
 
-    def cache_of(cache: CacheLayout) -> CacheLayout:
-        layers = tuple(
-            replace(layer, k=stored(layer.k), v=None if layer.v is None else stored(layer.v)) for layer in cache.layers
-        )
-        return replace(cache, layers=layers)
-
-    return StateLayout(tuple(cache_of(cache) for cache in layout.caches))
+    return layout.with_types(stored)
 
 
 def _meta(info: ModelInfo, job: CompileJob, position_start: int) -> ArtifactMeta:

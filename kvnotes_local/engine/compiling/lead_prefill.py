@@ -43,7 +43,7 @@ class LeadPrefill:
         self._free = list(range(context.n_seq - 1, 0, -1))
         if not whole:
             layout = read_live_layout(model, context, _SPARE, probe_token(model))
-            self._plain = _without_hadamard(layout)
+            self._plain = layout.plain()
             self._transfer = RowsTransfer(context, layout, classified.rotation, _SPARE, model.n_swa, converter)
 
     def read(self, pack: Pack, advance: Advance) -> None:
@@ -187,7 +187,3 @@ class LeadPrefill:
     def _release(self, seq: int) -> None:
         self._context.remove(seq, 0)
         self._free.append(seq)
-
-
-def _without_hadamard(layout: StateLayout) -> StateLayout:
-    return StateLayout(tuple(replace(cache, v_trans=False, k_hadamard=0, v_hadamard=0) for cache in layout.caches))

@@ -137,58 +137,48 @@ class LlamaContext:
         all_logits: NDArray[np.float32] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Compute ``tokens`` at positions ``start …`` of a sequence whose last position is ``start - 1``.
+        """Compute ``tokens`` at positions ``start …`` of a sequence whose last position is ``start - 1``; see ``decode_runs``."""
+        self.decode_runs([Run(seq, tuple(tokens), start)], logits=logits, all_logits=all_logits, progress=progress)
 
-        ``logits``: compute them for the last token. ``all_logits``: float32 (len(tokens), n_vocab) to fill, one row a
-        token. Raises Cancelled or ContextFullError; the sequence then ends where it ended before, or, where its memory cannot
-        be cut, further on: see ``checkpoints.end_where_known``.
-        """
-        batch = self._batch
-        for first in range(0, len(tokens), self.n_batch):
-            chunk = tokens[first : first + self.n_batch]
-            n = len(chunk)
-            batch.n_tokens = n
-            for i, token in enumerate(chunk):
-                batch.token[i] = token
-                batch.pos[i] = start + first + i
-                batch.n_seq_id[i] = 1
-                batch.seq_id[i][0] = seq
-                batch.logits[i] = all_logits is not None
-            if logits and first + n == len(tokens):
-                batch.logits[n - 1] = True
-            status = self._decode_batch(n)
-            if status != 0:
-                self.try_remove(seq, start)
-                raise self._decode_error(status, len(tokens), start)
-            if all_logits is not None:
-                for i in range(n):
-                    all_logits[first + i] = self._logits_row(i)
-            if progress is not None:
-                progress(first + n)
-
-    def decode_runs(self, runs: Sequence[Run], *, progress: Callable[[int], None] | None = None) -> None:
+    def decode_runs(
+        self,
+        runs: Sequence[Run],
+        *,
+        logits: bool = False,
+        all_logits: NDArray[np.float32] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
         """Compute tokens of several sequences together: batches are filled from one run after the other.
 
-        ``progress`` is called with the tokens done so far, over all runs. Raises as ``decode``, and leaves the sequences so.
+        ``logits``: compute them for the very last token. ``all_logits``: float32 (tokens of all runs, n_vocab) to fill, one row
+        a token. ``progress`` is called with the tokens done so far, over all runs. Raises Cancelled or ContextFullError; all
+        sequences then end where they ended before, or, where their memory cannot be cut, further on: see
+        ``checkpoints.end_where_known``.
         """
         cells = [(token, run.start + at, run.seq) for run in runs for at, token in enumerate(run.tokens)]
         batch = self._batch
         for first in range(0, len(cells), self.n_batch):
             chunk = cells[first : first + self.n_batch]
-            batch.n_tokens = len(chunk)
+            n = len(chunk)
+            batch.n_tokens = n
             for i, (token, position, seq) in enumerate(chunk):
                 batch.token[i] = token
                 batch.pos[i] = position
                 batch.n_seq_id[i] = 1
                 batch.seq_id[i][0] = seq
-                batch.logits[i] = False
-            status = self._decode_batch(len(chunk))
+                batch.logits[i] = all_logits is not None
+            if logits and first + n == len(cells):
+                batch.logits[n - 1] = True
+            status = self._decode_batch(n)
             if status != 0:
                 for run in runs:
                     self.try_remove(run.seq, run.start)
                 raise self._decode_error(status, len(cells), min(run.start for run in runs))
+            if all_logits is not None:
+                for i in range(n):
+                    all_logits[first + i] = self._logits_row(i)
             if progress is not None:
-                progress(first + len(chunk))
+                progress(first + n)
 
     def synchronize(self) -> None:
         """Wait until what was decoded is computed: on a GPU ``decode`` comes back earlier."""
@@ -223,6 +213,10 @@ class LlamaContext:
     def try_remove(self, seq: int, start: int) -> bool:
         """As ``remove``; False where the memory cannot be cut there (recurrent models)."""
         return bool(api.llama_memory_seq_rm(self.memory, seq, start, -1))
+
+    def clear(self) -> None:
+        """Empty all sequences; the first cells are used next."""
+        api.llama_memory_clear(self.memory, False)
 
     def copy(self, source: int, target: int, start: int = 0, stop: int = -1) -> None:
         """Let ``target`` share the cells of ``source`` at positions ``start … stop``; no data is copied."""

@@ -103,6 +103,14 @@ class LlamaModel:
         return int(api.llama_model_n_layer(self.pointer))
 
     @property
+    def n_head(self) -> int:
+        return int(api.llama_model_n_head(self.pointer))
+
+    @property
+    def n_embd(self) -> int:
+        return int(api.llama_model_n_embd(self.pointer))
+
+    @property
     def n_swa(self) -> int:
         """Sliding window in tokens, 0 for none."""
         return int(api.llama_model_n_swa(self.pointer))

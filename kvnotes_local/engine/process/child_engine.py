@@ -84,8 +84,8 @@ class ChildEngine:
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         return cast(list[int], self._call("tokenize", text=text, special=special))
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
-        return cast(str, self._call("detokenize", tokens=_ints(tokens), special=special))
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return cast(str, self._call("detokenize", tokens=_ints(tokens)))
 
     def new_sequence(self) -> int:
         return self._given(self._call("new_sequence"))

@@ -9,22 +9,19 @@ do so at every position alike, hence the factor cancels and must not be applied 
 
 from __future__ import annotations
 
-import ctypes
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from kvnotes_local.engine.llama.pulse import PULSE
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.engine.llama.context import LlamaContext, Run
+from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.rotation.arithmetic import RopeHints, angle_error, find_arithmetic, ideal_frequencies
 from kvnotes_local.engine.rotation.fit import EXACT, LayerFit, RowShape, fit_layer
 from kvnotes_local.engine.rotation.hints import probing_n_ctx, rope_hints, row_shapes
-from kvnotes_local.errors import EngineError, RotationError
+from kvnotes_local.errors import RotationError
 from kvnotes_local.kv.angles import AngleArithmetic
 from kvnotes_local.kv.layout import GGMLType, StateLayout
 from kvnotes_local.kv.rotation import LayerRotation, ModelRotation, angles
@@ -41,7 +38,7 @@ N_TOKENS = 3
 # Each at most four times the one before, so that angles can be unwrapped; none a power of two, since rounding is the
 # same at all of these.
 POSITIONS = (0, 1, 3, 11, 41, 163, 613, 2417, 4093, 7919, 12347, 18211, 24683, 32749)
-_PROBE_TEXT = b"The quick brown fox jumps over the lazy dog, 42 times; then it sleeps under a tree."
+_PROBE_TEXT = "The quick brown fox jumps over the lazy dog, 42 times; then it sleeps under a tree."
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,46 +60,43 @@ class MeasuredRotation:
 
 
 def measure_rotation(
-    model: Any, *, n_ctx: int, tokens: Sequence[int] | None = None, **context_overrides: Any
+    model: LlamaModel, *, n_ctx: int, n_threads: int, tokens: Sequence[int] | None = None
 ) -> MeasuredRotation:
-    """Measure the rotation of every layer's keys of ``model`` (a ``llama_model *``) by decoding single tokens.
+    """Measure the rotation of every layer's keys of ``model`` by decoding single tokens.
 
     ``n_ctx``: tokens a sequence of the context in use can have; models with long and short frequency factors choose by
     it (src/llama-model.cpp, ``get_rope_factors``), nothing else depends on it. ``tokens``: ids to probe with.
-    ``context_overrides``: fields of ``llama_context_params`` in which the context in use departs from llama.cpp's
-    defaults and which reach the rotation (``rope_scaling_type``, ``rope_freq_base``, ``rope_freq_scale``, ``yarn_*``),
-    or speed (``n_threads``, ``n_threads_batch``, ``offload_kqv``).
 
     A cached result holds for: the model file, the side of the model's original context length that ``n_ctx`` lies on,
-    those overrides, the version of llama.cpp, and the device that holds the cache (a GPU rounds angles differently).
+    the version of llama.cpp, and the device that holds the cache (a GPU rounds angles differently).
 
     Raises RotationError if the model keeps recurrent state, or keys that are zero or no rotation of one another, and
     EngineError if llama.cpp cannot make the context or decode.
     """
-    if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
-        kind = "hybrid" if api.llama_model_is_hybrid(model) else "recurrent"
+    if model.is_recurrent or model.is_hybrid:
+        kind = "hybrid" if model.is_hybrid else "recurrent"
         raise RotationError(
-            f"{_describe(model)} is a {kind} model: its state is not a row per token, so text cannot be moved. "
+            f"{model.description} is a {kind} model: its state is not a row per token, so text cannot be moved. "
             "Restore whole states at the start of a chat instead."
         )
     probes = list(tokens) if tokens is not None else _probe_tokens(model)
     # Models with learned positions abort beyond the context that they were trained for.
-    last = int(api.llama_model_n_ctx_train(model)) - 1
+    last = model.n_ctx_train - 1
     positions = np.array([*(p for p in POSITIONS if p < last), min(last, POSITIONS[-1])], np.int64)
     # Many positions in one batch are faster, and as good while a token's rounding does not depend on its place there.
     for positions_per_batch in (len(positions), 1):
-        layout, fits = _fit_model(model, n_ctx, positions, probes, positions_per_batch, context_overrides)
+        layout, fits = _fit_model(model, n_ctx, n_threads, positions, probes, positions_per_batch)
         residuals = tuple(tuple(fit.residual for fit in cache) for cache in fits)
         residual = max((r for cache in residuals for r in cache), default=0.0)
         if residual < EXACT or residual > HOPELESS:
             break
     if not residual < RESIDUAL_LIMIT:
         raise RotationError(
-            f"The keys of {_describe(model)} are not a rotation of one another: moved keys would be wrong by "
+            f"The keys of {model.description} are not a rotation of one another: moved keys would be wrong by "
             f"{residual:.2g} of their length (allowed: {RESIDUAL_LIMIT:.0e}). Text for this model has to be read where "
             "it stands."
         )
-    hints = rope_hints(model, context_overrides)
+    hints = rope_hints(model)
     rotation = ModelRotation(tuple(_with_arithmetic(positions, cache, hints) for cache in fits))
     errors = [
         angle_error(fit, angles(layer, positions))
@@ -127,20 +121,33 @@ def _with_arithmetic(positions: NDArray[np.int64], fits: list[LayerFit], hints: 
 
 
 def _fit_model(
-    model: Any,
+    model: LlamaModel,
     n_ctx: int,
+    n_threads: int,
     positions: NDArray[np.int64],
     tokens: list[int],
     positions_per_batch: int,
-    overrides: dict[str, Any],
 ) -> tuple[StateLayout, list[list[LayerFit]]]:
-    with _probing_context(model, n_ctx, positions_per_batch * len(tokens), overrides) as context:
-        layout, keys = _probe(model, context, positions, tokens, positions_per_batch)
+    n_probes = positions_per_batch * len(tokens)
+    params = EngineParams(
+        n_ctx=probing_n_ctx(model, n_ctx),
+        type_k=GGMLType.F32,
+        type_v=GGMLType.F32,
+        n_threads=n_threads,
+        n_batch=n_probes,
+        n_ubatch=n_probes,
+        flash_attn=False,
+    )
+    context = LlamaContext(model, params, n_seq=n_probes)
+    try:
+        layout, keys = _probe(context, positions, tokens, positions_per_batch)
+    finally:
+        context.close()
     for cache, layers in enumerate(keys):
         for layer, rows in enumerate(layers):
             if not rows.any(axis=(0, 2)).all():
                 raise RotationError(
-                    f"{_describe(model)} wrote only zeros as keys of layer {layer} in cache {cache}, so its rotation "
+                    f"{model.description} wrote only zeros as keys of layer {layer} in cache {cache}, so its rotation "
                     "cannot be measured. Text for this model has to be read where it stands."
                 )
     shapes = row_shapes(model)
@@ -161,95 +168,39 @@ def _fit_cache(
     return fits
 
 
-@contextmanager
-def _probing_context(model: Any, n_ctx: int, n_tokens: int, overrides: dict[str, Any]) -> Iterator[Any]:
-    params = api.llama_context_default_params()
-    params.n_ctx = probing_n_ctx(model, n_ctx)
-    params.n_batch = params.n_ubatch = params.n_seq_max = n_tokens
-    params.n_threads = params.n_threads_batch = max(1, min((os.cpu_count() or 1) // 2, 8))
-    params.kv_unified = True
-    params.type_k = params.type_v = int(GGMLType.F32)
-    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.no_perf = True
-    for name, value in overrides.items():
-        if not hasattr(params, name):
-            raise TypeError(f"llama_context_params has no field {name}")
-        setattr(params, name, value)
-    context = api.llama_init_from_model(model, params)
-    if not context:
-        raise EngineError(f"llama.cpp could not make a context of {params.n_ctx} tokens to measure {_describe(model)}")
-    try:
-        yield context
-    finally:
-        api.llama_free(context)
-
-
 def _probe(
-    model: Any, context: Any, positions: NDArray[np.int64], tokens: list[int], positions_per_batch: int
+    context: LlamaContext, positions: NDArray[np.int64], tokens: list[int], positions_per_batch: int
 ) -> tuple[StateLayout, list[list[NDArray[np.float32]]]]:
     """Keys by cache and layer: float32 (n_positions, n_tokens, n_embd).
 
     Every probe is a sequence of its own. Batches hold the same tokens in the same order and use the same cells.
     """
-    memory = api.llama_get_memory(context)
-    if not memory:
-        raise RotationError(f"{_describe(model)} keeps no keys and values: there is nothing to reuse.")
+    if not context.memory:
+        raise RotationError(f"{context.model.description} keeps no keys and values: there is nothing to reuse.")
     layout: StateLayout | None = None
     keys: list[list[NDArray[np.float32]]] = []
-    batch = api.llama_batch_init(positions_per_batch * len(tokens), 0, 1)
-    try:
-        for first in range(0, len(positions), positions_per_batch):
-            here = positions[first : first + positions_per_batch]
-            api.llama_memory_clear(memory, False)
-            batch.n_tokens = len(here) * len(tokens)
-            for seq, (position, token) in enumerate((p, t) for p in here for t in tokens):
-                batch.token[seq] = token
-                batch.pos[seq] = int(position)
-                batch.n_seq_id[seq] = 1
-                batch.seq_id[seq][0] = seq
-                batch.logits[seq] = 0
-            with PULSE.piece("probe", batch.n_tokens):
-                status = int(api.llama_decode(context, batch))
-            if status:
-                raise EngineError(f"llama.cpp could not decode to measure {_describe(model)} (status {status})")
-            for seq in range(batch.n_tokens):
-                blob = _state(context, seq)
-                if layout is None:
-                    layout = infer_layout(blob)
-                    keys = [
-                        [np.empty((len(positions), len(tokens), layer.k.n_embd), np.float32) for layer in cache.layers]
-                        for cache in layout.caches
-                    ]
-                i, j = divmod(seq, len(tokens))
-                for cache, rows in zip(keys, parse_state(blob, layout).caches, strict=True):
-                    for layer_keys, row in zip(cache, rows.k, strict=True):
-                        layer_keys[first + i, j] = row.view(np.float32)[0]
-    finally:
-        api.llama_batch_free(batch)
+    for first in range(0, len(positions), positions_per_batch):
+        here = positions[first : first + positions_per_batch]
+        context.clear()
+        probes = [(int(position), token) for position in here for token in tokens]
+        context.decode_runs([Run(seq, (token,), position) for seq, (position, token) in enumerate(probes)])
+        for seq in range(len(probes)):
+            blob = context.get_state(seq)
+            if layout is None:
+                layout = infer_layout(blob)
+                keys = [
+                    [np.empty((len(positions), len(tokens), layer.k.n_embd), np.float32) for layer in cache.layers]
+                    for cache in layout.caches
+                ]
+            i, j = divmod(seq, len(tokens))
+            for cache, rows in zip(keys, parse_state(blob, layout).caches, strict=True):
+                for layer_keys, row in zip(cache, rows.k, strict=True):
+                    layer_keys[first + i, j] = row.view(np.float32)[0]
     assert layout is not None
     return layout, keys
 
 
-def _state(context: Any, seq: int) -> bytearray:
-    blob = bytearray(int(api.llama_state_seq_get_size(context, seq)))
-    buffer = (ctypes.c_uint8 * len(blob)).from_buffer(blob)
-    written = int(api.llama_state_seq_get_data(context, buffer, len(blob), seq))
-    if written != len(blob):
-        raise EngineError(f"llama.cpp wrote {written:,} of {len(blob):,} bytes of a sequence's state.")
-    return blob
-
-
-def _probe_tokens(model: Any) -> list[int]:
+def _probe_tokens(model: LlamaModel) -> list[int]:
     """Ordinary tokens, different from one another: unused ones may have no embedding at all."""
-    vocab = api.llama_model_get_vocab(model)
-    n_vocab = int(api.llama_vocab_n_tokens(vocab))
-    buffer = (api.llama_token * len(_PROBE_TEXT))()
-    n = int(api.llama_tokenize(vocab, _PROBE_TEXT, len(_PROBE_TEXT), buffer, len(_PROBE_TEXT), False, False))
-    tokens = list(dict.fromkeys(buffer[: max(n, 0)]))[:N_TOKENS]
-    return tokens or [int(token) for token in np.linspace(0, n_vocab - 1, N_TOKENS)]
-
-
-def _describe(model: Any) -> str:
-    buffer = ctypes.create_string_buffer(256)
-    api.llama_model_desc(model, buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace")
+    tokens = list(dict.fromkeys(model.tokenize(_PROBE_TEXT, special=False)))[:N_TOKENS]
+    return tokens or [int(token) for token in np.linspace(0, model.n_vocab - 1, N_TOKENS)]

@@ -72,7 +72,7 @@ def classify(
     if not model.is_decoder:
         return Classified(ModelClass.PREFILL, "not a decoder-only model: it has no cache that could be reused")
     try:
-        rotation, residual = _rotation(model, context.n_ctx, fingerprint, cache_dir)
+        rotation, residual = _rotation(model, context, fingerprint, cache_dir)
         layout = read_live_layout(model, context, spare, probe_token(model))
     except (RotationError, LayoutError) as error:
         return Classified(ModelClass.PREFILL, str(error))
@@ -80,13 +80,15 @@ def classify(
     return Classified(ModelClass.SPLICE, reason, layout, rotation, residual)
 
 
-def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path | None) -> tuple[ModelRotation, float]:
+def _rotation(
+    model: LlamaModel, context: LlamaContext, fingerprint: str, cache_dir: Path | None
+) -> tuple[ModelRotation, float]:
     record = None
     if cache_dir is not None:
         # Another backend rounds angles otherwise; a larger context may choose other frequency factors.
         parts = (
             fingerprint,
-            probing_n_ctx(model.pointer, n_ctx),
+            probing_n_ctx(model, context.n_ctx),
             model.on_gpu,
             version("llama-cpp-python"),
             _RECORD_VERSION,
@@ -98,7 +100,7 @@ def _rotation(model: LlamaModel, n_ctx: int, fingerprint: str, cache_dir: Path |
         if known is not None:
             with contextlib.suppress(RotationError):  # damaged: it is measured again
                 return from_json(known.rotation), known.residual
-    measured = measure_rotation(model.pointer, n_ctx=n_ctx)
+    measured = measure_rotation(model, n_ctx=context.n_ctx, n_threads=context.n_threads)
     if record is not None:
         record.save(StoredRotation(to_json(measured.rotation), measured.residual))
     return measured.rotation, measured.residual

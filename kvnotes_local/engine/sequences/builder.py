@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kvnotes_local.artifacts.artifact import Artifact
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.plan import Applied, Decode, Graft, Keep, Part, Splice
 from kvnotes_local.contract.protocol import Progress
-from kvnotes_local.engine.llama.checkpoints import Checkpoints, end_where_known, go_back
+from kvnotes_local.engine.llama.checkpoints import end_where_known, go_back
 from kvnotes_local.engine.llama.context import LlamaContext
-from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer, TransferStats
+from kvnotes_local.engine.sequences.plan_run import PlanRun, SequenceState, Sources
+from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer
 from kvnotes_local.errors import ContextFullError, EngineError
 from kvnotes_local.kv.layout import StateRows
 from kvnotes_local.kv.rows import mix_layers, slice_rows
 from kvnotes_local.wording import counted
 
 OpenArtifact = Callable[[Path], Artifact]
-Sources = Mapping[int, "SequenceState"]
-"""Sequences that rows are taken from, by the numbers that grafts name them with."""
-
-
-@dataclass
-class SequenceState:
-    """A sequence of the context and the tokens that it holds, in order of position. ``checkpoints``: of prefix-only models."""
-
-    id: int
-    tokens: list[int] = field(default_factory=list)
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-
-
-@dataclass
-class _Run:
-    """One plan being carried out."""
-
-    logits: bool
-    progress: Progress | None
-    sources: Sources
-    total: int
-    done: int = 0
-    reused: int = 0
-    moved: int = 0
-    decoded: int = 0
-    spliced: int = 0
-    decode_seconds: float = 0.0
-    transfer: TransferStats = field(default_factory=TransferStats)
-
-    def advance(self, n_tokens: int) -> None:
-        self.done += n_tokens
-        if self.progress is not None:
-            self.progress(self.done, self.total)
 
 
 class SequenceBuilder:
@@ -90,7 +57,7 @@ class SequenceBuilder:
         parts = [part for part in parts if part.n_tokens]
         _check(parts, len(state.tokens))
         self._check_grafts(parts, len(state.tokens), sources)
-        run = _Run(logits, progress, sources, sum(part.n_tokens for part in parts))
+        run = PlanRun(logits, progress, sources, sum(part.n_tokens for part in parts))
         if run.total > self._context.n_ctx:
             raise ContextFullError(
                 f"{counted(run.total, 'token')} cannot fit into the context of {self._context.n_ctx:,}. "
@@ -121,7 +88,7 @@ class SequenceBuilder:
             bytes_restored=run.transfer.bytes_restored,
         )
 
-    def _append(self, state: SequenceState, parts: Sequence[Part], run: _Run) -> None:
+    def _append(self, state: SequenceState, parts: Sequence[Part], run: PlanRun) -> None:
         length = len(state.tokens)
         try:
             self._build(state, parts, run, {}, None, ())
@@ -130,7 +97,7 @@ class SequenceBuilder:
             end_where_known(self._context, state.id, state.tokens, state.checkpoints)
             raise
 
-    def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
+    def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: PlanRun) -> None:
         old = tuple(state.tokens)
         staged = SequenceState(self._stage, list(old[:prefix]))
         checkpoint = state.checkpoints.nearest(prefix) if self._class is ModelClass.PREFIX_ONLY else None
@@ -156,7 +123,7 @@ class SequenceBuilder:
         state.tokens = staged.tokens
         state.checkpoints.cut(prefix)
 
-    def _rebuild_in_place(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
+    def _rebuild_in_place(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: PlanRun) -> None:
         """Old and new rows do not fit side by side: take the rows to be kept into memory, cut, and put them back."""
         old = tuple(state.tokens)
         saved = {part: self._transfer.read(state.id, part.start, part.stop) for part in parts if isinstance(part, Keep)}
@@ -167,69 +134,75 @@ class SequenceBuilder:
             self._context.remove(state.id, prefix)
         del state.tokens[prefix:]
         state.checkpoints.cut(prefix)
-        again = _Run(run.logits, run.progress, run.sources, run.total, done=prefix, reused=prefix, decoded=run.decoded)
+        run.begin_again(prefix)
         try:
-            self._build(state, parts, again, saved, None, old)
+            self._build(state, parts, run, saved, None, old)
         except BaseException:
             end_where_known(self._context, state.id, state.tokens, state.checkpoints)
             raise
-        run.__dict__.update(again.__dict__)
 
     def _build(
         self,
         state: SequenceState,
         parts: Sequence[Part],
-        run: _Run,
+        run: PlanRun,
         saved: dict[Keep, StateRows],
         source: int | None,
         old: Sequence[int],
     ) -> None:
         """Append parts to ``state``; kept rows come from ``saved`` or from sequence ``source``, whose tokens are ``old``."""
         for number, part in enumerate(parts):
-            at = len(state.tokens)
+            tokens: Sequence[int]
             if isinstance(part, Decode):
-                began = time.perf_counter()
-                self._context.decode(
-                    state.id,
-                    part.tokens,
-                    at,
-                    logits=run.logits and number == len(parts) - 1,
-                    progress=None if run.progress is None else _Offset(run),
-                )
-                run.decode_seconds += time.perf_counter() - began
-                run.decoded += part.n_tokens
-                tokens: Sequence[int] = part.tokens
+                tokens = self._decode(part, state, run, logits=run.logits and number == len(parts) - 1)
             elif isinstance(part, Keep):
-                if part in saved:
-                    self._transfer.write(saved[part], state.id, at, run.transfer)
-                elif source is not None and part.start == at:
-                    self._context.copy(source, state.id, part.start, part.stop)
-                elif source is not None:
-                    rows = self._transfer.read(source, part.start, part.stop)
-                    self._transfer.write(rows, state.id, at, run.transfer)
-                else:
-                    raise EngineError("Rows to be kept are gone.")
-                if part.start == at:
-                    run.reused += part.n_tokens
-                else:
-                    run.moved += part.n_tokens
+                self._keep(part, state, run, saved, source)
                 tokens = old[part.start : part.stop]
             elif isinstance(part, Graft):
                 tokens = self._graft(part, state, source, old, run)
             else:
-                artifact = self._open(part.artifact)
-                if artifact.is_state:
-                    self._transfer.restore_whole(artifact.state(), state.id)
-                else:
-                    rows = slice_rows(artifact.rows(), part.start, part.stop)
-                    self._transfer.write(rows, state.id, at, run.transfer)
-                run.spliced += part.n_tokens
-                tokens = artifact.meta.tokens[part.start : part.stop]
+                tokens = self._splice(part, state, run)
             state.tokens.extend(tokens)
             run.advance(part.n_tokens)
 
+    def _decode(self, part: Decode, state: SequenceState, run: PlanRun, *, logits: bool) -> Sequence[int]:
+        began = time.perf_counter()
+        progress = run.offset_progress()
+        self._context.decode(state.id, part.tokens, len(state.tokens), logits=logits, progress=progress)
+        run.decode_seconds += time.perf_counter() - began
+        run.decoded += part.n_tokens
+        return part.tokens
+
+    def _keep(
+        self, part: Keep, state: SequenceState, run: PlanRun, saved: dict[Keep, StateRows], source: int | None
+    ) -> None:
+        at = len(state.tokens)
+        if part in saved:
+            self._transfer.write(saved[part], state.id, at, run.transfer)
+        elif source is None:
+            raise EngineError("Rows to be kept are gone.")
+        elif part.start == at:
+            self._context.copy(source, state.id, part.start, part.stop)
+        else:
+            rows = self._transfer.read(source, part.start, part.stop)
+            self._transfer.write(rows, state.id, at, run.transfer)
+        if part.start == at:
+            run.reused += part.n_tokens
+        else:
+            run.moved += part.n_tokens
+
+    def _splice(self, part: Splice, state: SequenceState, run: PlanRun) -> Sequence[int]:
+        artifact = self._open(part.artifact)
+        if artifact.is_state:
+            self._transfer.restore_whole(artifact.state(), state.id)
+        else:
+            rows = slice_rows(artifact.rows(), part.start, part.stop)
+            self._transfer.write(rows, state.id, len(state.tokens), run.transfer)
+        run.spliced += part.n_tokens
+        return artifact.meta.tokens[part.start : part.stop]
+
     def _graft(
-        self, part: Graft, state: SequenceState, own: int | None, old: Sequence[int], run: _Run
+        self, part: Graft, state: SequenceState, own: int | None, old: Sequence[int], run: PlanRun
     ) -> Sequence[int]:
         """Append rows of another sequence, or a mixture with rows of sequence ``own``; returns their tokens."""
         at, source = len(state.tokens), run.sources[part.source]
@@ -290,17 +263,6 @@ class SequenceBuilder:
                 result.append(part)
             at += part.n_tokens
         return result
-
-
-class _Offset:
-    """Progress of one decode as progress of the whole plan."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-
-    def __call__(self, n_tokens: int) -> None:
-        if self._run.progress is not None:
-            self._run.progress(self._run.done + n_tokens, self._run.total)
 
 
 def _check(parts: Sequence[Part], length: int) -> None:

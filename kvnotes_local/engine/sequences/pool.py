@@ -14,7 +14,7 @@ from itertools import count
 
 from kvnotes_local.engine.llama.checkpoints import Checkpoints
 from kvnotes_local.engine.llama.context import LlamaContext
-from kvnotes_local.engine.sequences.builder import SequenceState
+from kvnotes_local.engine.sequences.plan_run import SequenceState
 from kvnotes_local.engine.sequences.state_shelf import ShelvedState, StateShelf
 from kvnotes_local.errors import EngineError
 

@@ -58,30 +58,12 @@ class ChatStore:
         Rows that stay the same are not written again. Raises ChatChangedError where another program has written since
         ``after``; nothing is stored then.
         """
-        rows = [segment_to_row(segment) for segment in segments[n_same:]]
         with self._database.transaction():
             if new is not None:
                 self._insert(chat, *new)
             if after is not None:
                 self._check_unchanged(chat, after)
-            old = self._db.execute(
-                f"SELECT {COLUMNS} FROM segments WHERE chat = ? AND number >= ? ORDER BY number", (chat, n_same)
-            ).fetchall()
-            first = n_same + next(
-                (i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows))
-            )
-            if len(old) > first - n_same:
-                self._db.execute("DELETE FROM segments WHERE chat = ? AND number >= ?", (chat, first))
-                self._db.execute("DELETE FROM texts WHERE chat = ? AND number >= ?", (chat, first))
-            marks = ", ".join("?" * len(COLUMNS.split(",")))
-            self._db.executemany(
-                f"INSERT INTO segments (chat, number, {COLUMNS}) VALUES (?, ?, {marks})",
-                [(chat, number, *rows[number - n_same]) for number in range(first, len(segments))],
-            )
-            self._db.executemany(
-                "INSERT INTO texts VALUES (?, ?, ?)",
-                [(chat, number, segments[number].text) for number in range(first, len(segments))],
-            )
+            self._write_segments(chat, segments, n_same)
             # A clock that was set back must not bring a chat behind others that were used before it.
             self._db.execute(
                 "UPDATE chats SET updated = max(?, (SELECT max(updated) FROM chats) + 1e-6) WHERE id = ?",
@@ -196,6 +178,28 @@ class ChatStore:
             self._db.execute("DELETE FROM texts WHERE chat = ?", (summary.id,))
             self._db.execute("DELETE FROM chats WHERE id = ?", (summary.id,))
         return RemovedChat(summary, rows)
+
+    def _write_segments(self, chat: str, segments: Sequence[Segment], n_same: int) -> None:
+        """Write those that differ from the stored ones and all behind them; the first ``n_same`` are known to be the same."""
+        rows = [segment_to_row(segment) for segment in segments[n_same:]]
+        old = self._db.execute(
+            f"SELECT {COLUMNS} FROM segments WHERE chat = ? AND number >= ? ORDER BY number", (chat, n_same)
+        ).fetchall()
+        first = n_same + next(
+            (i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows))
+        )
+        if len(old) > first - n_same:
+            self._db.execute("DELETE FROM segments WHERE chat = ? AND number >= ?", (chat, first))
+            self._db.execute("DELETE FROM texts WHERE chat = ? AND number >= ?", (chat, first))
+        marks = ", ".join("?" * len(COLUMNS.split(",")))
+        self._db.executemany(
+            f"INSERT INTO segments (chat, number, {COLUMNS}) VALUES (?, ?, {marks})",
+            [(chat, number, *rows[number - n_same]) for number in range(first, len(segments))],
+        )
+        self._db.executemany(
+            "INSERT INTO texts VALUES (?, ?, ?)",
+            [(chat, number, segments[number].text) for number in range(first, len(segments))],
+        )
 
     def last_operation(self, chat: str) -> int:
         """Number of the last change of a chat, 0 for none."""

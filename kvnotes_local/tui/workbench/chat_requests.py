@@ -39,21 +39,6 @@ class OpenChat(EngineRequest):
         open_on_desk(desk, self.chat)
 
 
-@dataclass(frozen=True)
-class LeaveChat(EngineRequest):
-    """Begin a new chat when this one is the open one, so that it can be deleted."""
-
-    chat: str
-
-    @property
-    def what(self) -> str:
-        return "Leaving a chat"
-
-    def run(self, desk: EngineDesk) -> None:
-        if desk.has_chat and desk.chat.id == self.chat:
-            open_on_desk(desk, "new")
-
-
 def open_on_desk(desk: EngineDesk, chat: str, system: str | None = None) -> None:
     """Leave the open chat and put another one on the desk. The open one stays where the other cannot be opened."""
     from kvnotes_local.notebook.stored_chat import open_chat

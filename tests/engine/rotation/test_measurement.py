@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.rotation import measurement as rotation_measurement
 from kvnotes_local.engine.rotation.arithmetic import RopeHints, Yarn, angle_error, find_arithmetic, ideal_frequencies
 from kvnotes_local.engine.rotation.fit import RowShape, fit_layer, unwrap
 from kvnotes_local.engine.rotation.measurement import POSITIONS, MeasuredRotation, measure_rotation
-from kvnotes_local.errors import EngineError, RotationError
+from kvnotes_local.errors import RotationError
 from kvnotes_local.kv.angles import AngleArithmetic, Fusion, float32_angles, theta_scale, yarn_ramp_mix
 from kvnotes_local.kv.layout import GGMLType, StateRows
 from kvnotes_local.kv.rotation import LayerRotation, Pairing, angles
 from kvnotes_local.kv.state import infer_layout, parse_state
-from kvnotes_local.kv.turning import rotate
 from kvnotes_local.models.scan import embedded_model
+from tests.kv_oracles import rotate
 from tests.zoo import ZOO, ZooModel, zoo_model
 from tests.zoo.loading import loaded
 
@@ -45,8 +46,8 @@ class Measurements:
         return self._known[name]
 
 
-def measure(model: Any, n_ctx: int = 512, **more: Any) -> MeasuredRotation:
-    return measure_rotation(model, n_ctx=n_ctx, n_threads=1, n_threads_batch=1, **more)
+def measure(model: LlamaModel, n_ctx: int = 512, tokens: list[int] | None = None) -> MeasuredRotation:
+    return measure_rotation(model, n_ctx=n_ctx, n_threads=1, tokens=tokens)
 
 
 @pytest.fixture(scope="module")
@@ -176,30 +177,6 @@ def test_context_size_chooses_between_long_and_short_factors(zoo_directory: Path
             assert layer.arithmetic is not None
 
 
-def test_overrides_of_the_context_reach_the_rotation(zoo_directory: Path) -> None:
-    with loaded(zoo_model("llama", zoo_directory)) as model:
-        cases: list[tuple[dict[str, Any], Array]] = [
-            ({"rope_freq_base": 77777.0}, rope(77777.0, 64)),
-            ({"rope_freq_scale": 0.125}, PLAIN / 8),
-            ({"rope_scaling_type": api.LLAMA_ROPE_SCALING_TYPE_NONE, "rope_freq_scale": 0.125}, PLAIN),
-        ]
-        for overrides, frequencies in cases:
-            measured = measure(model, **overrides)
-            np.testing.assert_allclose(measured.rotation.caches[0][0].frequencies, frequencies, rtol=2e-6)
-            assert measured.angle_error < 1e-6
-        yarned = measure(
-            model,
-            rope_scaling_type=api.LLAMA_ROPE_SCALING_TYPE_YARN,
-            rope_freq_scale=0.25,
-            yarn_orig_ctx=2048,
-        )
-        np.testing.assert_allclose(yarned.rotation.caches[0][0].frequencies, yarn(1e4, 64, 4.0, 2048), rtol=4e-6)
-        with pytest.raises(TypeError, match="no field rope_base"):
-            measure(model, rope_base=1.0)
-        with pytest.raises(EngineError, match="could not make a context"):
-            measure(model, type_v=int(GGMLType.Q8_0))
-
-
 def test_which_tokens_are_probed_does_not_matter(zoo_directory: Path) -> None:
     with loaded(zoo_model("gemma3", zoo_directory)) as model:
         one = measure(model, tokens=[100, 280])
@@ -241,8 +218,8 @@ def test_positions_are_probed_one_by_one_where_batches_round_differently(
 ) -> None:
     probe, tried = rotation_measurement._probe, []
 
-    def noisy_in_batches(model: Any, context: Any, positions: Any, tokens: Any, positions_per_batch: int) -> Any:
-        layout, keys = probe(model, context, positions, tokens, positions_per_batch)
+    def noisy_in_batches(context: Any, positions: Any, tokens: Any, positions_per_batch: int) -> Any:
+        layout, keys = probe(context, positions, tokens, positions_per_batch)
         tried.append(positions_per_batch)
         if positions_per_batch > 1:
             keys[0][1] += 1e-3 * np.random.default_rng(6).standard_normal(keys[0][1].shape).astype(np.float32)
@@ -262,7 +239,7 @@ def test_positions_are_probed_one_by_one_where_batches_round_differently(
 class Context:
     """A float32 context of its own, for whole texts."""
 
-    def __init__(self, model: Any, n_ctx: int = 512) -> None:
+    def __init__(self, model: LlamaModel, n_ctx: int = 512) -> None:
         params = api.llama_context_default_params()
         params.n_ctx = n_ctx
         params.n_seq_max = 2
@@ -270,7 +247,7 @@ class Context:
         params.n_threads = params.n_threads_batch = 1
         params.type_k = params.type_v = int(GGMLType.F32)
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.pointer = api.llama_init_from_model(model, params)
+        self.pointer = api.llama_init_from_model(model.pointer, params)
         self.memory = api.llama_get_memory(self.pointer)
 
     def __enter__(self) -> Context:

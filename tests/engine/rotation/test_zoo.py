@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
-from typing import Any
 
 import llama_cpp.llama_cpp as api
 import pytest
@@ -20,52 +18,32 @@ MAX_BYTES = 5_000_000
 every_model = pytest.mark.parametrize("spec", ZOO, ids=[model.name for model in ZOO])
 
 
-def tokenize(model: Any, text: str, *, special: bool) -> list[int]:
-    vocab = api.llama_model_get_vocab(model)
-    data = text.encode()
-    buffer = (api.llama_token * (len(data) + 8))()
-    n = api.llama_tokenize(vocab, data, len(data), buffer, len(buffer), False, special)
-    assert n >= 0
-    return list(buffer[:n])
-
-
-def detokenize(model: Any, tokens: list[int]) -> str:
-    vocab = api.llama_model_get_vocab(model)
-    buffer = ctypes.create_string_buffer(64)
-    text = b""
-    for token in tokens:
-        n = api.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, True)
-        text += buffer.raw[:n]
-    return text.decode()
-
-
 @every_model
 def test_model_is_small_loads_and_carries_a_chatml_vocabulary(spec: ZooModel, zoo_directory: Path) -> None:
     path = zoo_model(spec.name, zoo_directory)
     assert path.stat().st_size < MAX_BYTES
     with loaded(path) as model:
         text = "Budget limit: 900 € <|im_end|>\n\tThe naïve fox’s tree – 木."
-        plain, special = tokenize(model, text, special=False), tokenize(model, text, special=True)
-        assert detokenize(model, plain) == text
-        vocab = api.llama_model_get_vocab(model)
-        assert api.llama_vocab_eot(vocab) not in plain
-        assert special.count(api.llama_vocab_eot(vocab)) == 1
-        assert b"<|im_start|>" in api.llama_model_chat_template(model, None)
+        plain, special = model.tokenize(text, special=False), model.tokenize(text, special=True)
+        assert model.detokenize(plain) == text
+        end_of_turn = api.llama_vocab_eot(model.vocab)
+        assert end_of_turn not in plain
+        assert special.count(end_of_turn) == 1
+        assert "<|im_start|>" in (model.chat_template or "")
 
 
 @every_model
 def test_model_is_classed_as_expected(spec: ZooModel, zoo_directory: Path) -> None:
     with loaded(zoo_model(spec.name, zoo_directory)) as model:
-        keeps_recurrent_state = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
-        assert keeps_recurrent_state == (spec.expected == "prefix-only")
+        assert (model.is_recurrent or model.is_hybrid) == (spec.expected == "prefix-only")
         if spec.expected == "prefix-only":
             with pytest.raises(RotationError, match=r"is a (hybrid|recurrent) model"):
-                measure_rotation(model, n_ctx=512, n_threads_batch=1)
+                measure_rotation(model, n_ctx=512, n_threads=1)
         elif spec.expected == "prefill":
             with pytest.raises(RotationError, match=r"wrong by \d|only zeros"):
-                measure_rotation(model, n_ctx=512, n_threads_batch=1)
+                measure_rotation(model, n_ctx=512, n_threads=1)
         else:
-            measured = measure_rotation(model, n_ctx=512, n_threads_batch=1)
+            measured = measure_rotation(model, n_ctx=512, n_threads=1)
             assert measured.residual < 1e-6
             assert measured.angle_error < 1e-6
             check_rotation(measured.rotation, measured.layout)

@@ -10,6 +10,7 @@ import pytest
 
 from kvnotes_local.contract.plan import Decode, Keep
 from kvnotes_local.engine.llama_engine import LlamaEngine
+from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.block_types import block_type
 from kvnotes_local.kv.layout import GGMLType, StateRows
 from kvnotes_local.kv.state import parse_state, write_state
@@ -156,3 +157,20 @@ def _stats():  # type: ignore[no-untyped-def]
     from kvnotes_local.engine.sequences.rows_transfer import TransferStats
 
     return TransferStats()
+
+
+def test_logits_are_given_only_of_the_sequence_that_was_decoded_last(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine("llama")
+    first, second = engine.new_sequence(), engine.new_sequence()
+    tokens = tuple(engine.tokenize(TEXT)[:20])
+    engine.apply(first, [Decode(tokens)])
+    mine = engine.logits(first)
+    engine.apply(second, [Decode(tokens[:7])])
+    with pytest.raises(EngineError, match="No logits of sequence 0"):
+        engine.logits(first)
+    assert not np.array_equal(engine.logits(second), mine)
+    rows = engine.score(first, tokens[:3])
+    np.testing.assert_array_equal(engine.logits(first), rows[-1])
+    engine.free_sequence(second)
+    with pytest.raises(EngineError, match="sequence 1"):
+        engine.logits(second)

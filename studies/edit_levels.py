@@ -133,6 +133,14 @@ class LevelSummary:
     share_decoded: float
 
 
+@dataclass(frozen=True)
+class EditStudy:
+    """Every edit at every level, and the levels over those that flip."""
+
+    outcomes: tuple[EditOutcome, ...]
+    summary: tuple[LevelSummary, ...]
+
+
 def summarize_edits(outcomes: Sequence[EditOutcome], seed: int = 0) -> list[LevelSummary]:
     """A row a level, over the edits whose decision reading afresh flips."""
     rng = np.random.default_rng(seed)

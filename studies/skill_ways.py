@@ -19,9 +19,9 @@ from kvnotes_local.contract.plan import Decode, Part, Splice
 from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.evaluation.questions import Context
 from kvnotes_local.kv.layout import StateRows
-from kvnotes_local.kv.rows import value_distances
 from kvnotes_local.skills.compiler import CompiledSkill
 from kvnotes_local.skills.leads import LEADS, Lead, header_tokens, lead_tokens
+from studies.value_distances import value_distances
 
 Way = Callable[[Context], Sequence[Part]]
 Ways = dict[str, Way]

@@ -21,9 +21,9 @@ from kvnotes_local.evaluation.fidelity import (
 )
 from kvnotes_local.evaluation.questions import Context, Question
 from kvnotes_local.evaluation.statistics import Estimate, estimate
-from kvnotes_local.evaluation.study_ways import Ways
 from kvnotes_local.skills.compiler import CompiledSkill
 from kvnotes_local.wording import counted
+from studies.skill_ways import Ways
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,17 +14,18 @@ import pytest
 
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.llama_engine import LlamaEngine
+from kvnotes_local.errors import KvnotesError
 from kvnotes_local.evaluation.decision_cases import DecisionCase, DecisionText
-from kvnotes_local.evaluation.edit_levels import LEVELS, measure_edits, summarize_edits
-from kvnotes_local.evaluation.report import edits_table
-from kvnotes_local.evaluation.scenarios import agent, toggle
 from kvnotes_local.evaluation.statistics import estimate
-from kvnotes_local.evaluation.studies import study_skill, study_together
-from kvnotes_local.evaluation.study_ways import lead_ways, seam_ways
 from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
+from studies.edit_levels import LEVELS, EditStudy, measure_edits, summarize_edits
+from studies.report import edits_table
+from studies.scenarios import agent, toggle
+from studies.skill_study import study_skill, study_together
+from studies.skill_ways import lead_ways, seam_ways
 from tests.conftest import REPOSITORY
 from tests.evaluation.samples import QUESTIONS, contexts, library, single_layer_model
 
@@ -106,10 +107,10 @@ def test_the_table_of_edits_is_over_those_that_flip(engine: LlamaEngine) -> None
     assert set(by_level) == set(LEVELS)
     n = 1 + sum(one.flips for one in outcomes[len(LEVELS) :]) // len(LEVELS)
     assert all(row.n == n for row in rows)
-    table = edits_table({"outcomes": [asdict(one) for one in flipping], "summary": [asdict(row) for row in rows]})
+    table = edits_table(EditStudy(tuple(flipping), tuple(rows)))
     assert "roof: open → shut | yes | +1.00 | -0.50" in table
     assert "of 1 edit flip" in table
-    nothing = edits_table({"outcomes": [asdict(replace(one, margin_after=2.0)) for one in flipping], "summary": []})
+    nothing = edits_table(EditStudy(tuple(replace(one, margin_after=2.0) for one in flipping), ()))
     assert "0 of 1 edit flip" in nothing
     assert "nothing to bring round" in nothing
 
@@ -180,6 +181,10 @@ def test_the_report_has_the_sections_that_were_measured(
     script.main([str(one) for one in (*arguments, "--only", "leads")])  # from what was kept: no measuring
     assert out.stat().st_mtime_ns > before
     assert out.read_text("utf-8") == text
+    (kept,) = (tmp_path / "work").glob("*/leads.json")
+    kept.write_text(kept.read_text("utf-8").replace('"mean"', '"middle"'), "utf-8")
+    with pytest.raises(KvnotesError, match=r"leads\.json is no result of this version .*: delete it to measure"):
+        script.main([str(one) for one in (*arguments, "--only", "leads")])
 
 
 def test_a_section_that_fails_is_said_and_left_out(
