@@ -23,11 +23,11 @@ from textual.pilot import Pilot
 
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.models.scan import embedded_model
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.launch import open_engine
 from kvnotes_local.tui.start import Start
 from kvnotes_local.tui.widgets.composer import Composer
-from kvnotes_local.tui.workbench.desk import Places
 
 IMAGES = REPOSITORY / "docs" / "images"
 PATIENCE = 600.0

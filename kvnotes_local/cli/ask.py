@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvnotes_local.cli.chats import chat_store
-from kvnotes_local.cli.options import (
-    DataDirOption,
-    EngineOptions,
-    RepairOption,
-    SkillsDirOption,
-    with_options,
-)
-from kvnotes_local.cli.output import Output, human_ms
+from kvnotes_local.cli.options import DataDirOption, RepairOption, SkillsDirOption, with_options
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
 from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.on_full import OnFull
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_ms
 from kvnotes_local.spelling import composed
 from kvnotes_local.wording import counted
 

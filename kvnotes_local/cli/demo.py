@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    EngineOptions,
-    RepairOption,
-    with_options,
-)
-from kvnotes_local.cli.output import Output, human_bytes, human_ms
+from kvnotes_local.cli.options import RepairOption, with_options
+from kvnotes_local.cli.output import Output
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_bytes, human_ms
 from kvnotes_local.wording import counted
 
 SKILL = "refund-policy"

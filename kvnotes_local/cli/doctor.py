@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions, with_options
-from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.cli.options import CacheDirOption, with_options
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError, ModelError
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_bytes
 
 
 @dataclass(frozen=True)

@@ -4,38 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvnotes_local.cli.output import Output
-
-if TYPE_CHECKING:
-    from kvnotes_local.kv.layout import GGMLType
-
-
-class KvType(StrEnum):
-    """Element types of the live cache, by llama.cpp's names."""
-
-    F32 = "f32"
-    F16 = "f16"
-    BF16 = "bf16"
-    Q8_0 = "q8_0"
-    Q5_1 = "q5_1"
-    Q5_0 = "q5_0"
-    Q4_1 = "q4_1"
-    Q4_0 = "q4_0"
-    IQ4_NL = "iq4_nl"
-
-    @property
-    def ggml(self) -> GGMLType:
-        from kvnotes_local.kv.layout import GGMLType  # here: it loads numpy, which --help can do without
-
-        return GGMLType[self.name]
-
+from kvnotes_local.session.engine_options import EngineOptions, KvType
 
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="GGUF file, or the name of a model that was found.")
@@ -62,20 +37,6 @@ RepairOption = Annotated[
     int | None,
     typer.Option("--repair", min=0, help="Tokens at the seam to compute on the real chat; default: what was measured."),
 ]
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """What it takes to open a model."""
-
-    model: str | None = None
-    kv_type: KvType = KvType.F16
-    n_ctx: int = 0
-    n_gpu_layers: int = -1
-    threads: int = 0
-    cache_dir: Path | None = None
-    isolate: bool = False
-    fast_buffers: bool = True
 
 
 _Group = dict[str, tuple[object, object]]

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    DataDirOption,
-    EngineOptions,
-    with_options,
-)
+from kvnotes_local.cli.options import DataDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.svg import check_picture, write_svg
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.session.engine_options import EngineOptions
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kvnotes_local.cli.output import Output
-from kvnotes_local.cli.quantities import human_seconds
 from kvnotes_local.errors import Cancelled
+from kvnotes_local.session.quantities import human_seconds
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 

@@ -10,15 +10,16 @@ from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.paths import Paths, ensure_private
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.start import Start
-from kvnotes_local.tui.workbench.desk import LoadProgress, OpenEngine, Places
+from kvnotes_local.tui.workbench.desk import LoadProgress, OpenEngine
 
 
 def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_dir: Path | None = None) -> None:
@@ -61,8 +62,8 @@ def open_engine(places: Places) -> OpenEngine:
 
     def open_(path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]) -> Engine:
         # Here: the screens come first, llama.cpp's build is looked at later.
-        from kvnotes_local.cli.session import runnable_params
         from kvnotes_local.engine.process.child_engine import ChildEngine
+        from kvnotes_local.session.opening import runnable_params
 
         return ChildEngine(
             path,

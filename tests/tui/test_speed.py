@@ -115,7 +115,7 @@ import sys, time
 from pathlib import Path
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.start import Start
-from kvnotes_local.tui.workbench.desk import Places
+from kvnotes_local.session.places import Places
 assert "llama_cpp" not in sys.modules
 here = Path(sys.argv[1])
 times = []

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.session import Session, artifact_store, cache_directory, open_session
 from kvnotes_local.cli.skills.batch_record import BatchRecord, ModelPlan
@@ -15,6 +14,7 @@ from kvnotes_local.cli.skills.batch_wanted import Wanted
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import Cancelled, DiskFullError, KvnotesError
+from kvnotes_local.session.engine_options import EngineOptions
 from kvnotes_local.skills.batch import (
     Outcome,
     PlannedSkill,

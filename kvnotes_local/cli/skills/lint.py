@@ -6,17 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
-    EngineOptions,
-    KvType,
-    ModelOption,
-    SkillsDirOption,
-    ThreadsOption,
-)
+from kvnotes_local.cli.options import CacheDirOption, ContextOption, ModelOption, SkillsDirOption, ThreadsOption
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.session.engine_options import EngineOptions, KvType
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:

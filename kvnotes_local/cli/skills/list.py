@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    CacheDirOption,
-    EngineOptions,
-    SkillsDirOption,
-)
-from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.cli.quantities import human_age
+from kvnotes_local.cli.options import CacheDirOption, SkillsDirOption
+from kvnotes_local.cli.output import Output
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_age, human_bytes
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
@@ -156,8 +153,9 @@ def _library_and_states(
 
 def _fingerprints(models: list[str], options: EngineOptions) -> dict[str, str]:
     """Fingerprints and names of the models that ``--model`` means; hashing a large file takes its time, once."""
-    from kvnotes_local.cli.session import cache_directory, chosen_model
+    from kvnotes_local.cli.session import cache_directory
     from kvnotes_local.models.fingerprint import model_fingerprint
+    from kvnotes_local.session.opening import chosen_model
 
     found = [chosen_model(EngineOptions(model=name)) for name in models]
     return {model_fingerprint(one.path, cache_directory(options)): one.name for one in found}

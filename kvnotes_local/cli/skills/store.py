@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions, SkillsDirOption
-from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.cli.quantities import parse_age, parse_bytes
+from kvnotes_local.cli.options import CacheDirOption, SkillsDirOption
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_bytes, parse_age, parse_bytes
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:

@@ -7,16 +7,11 @@ from typing import Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    CacheDirOption,
-    EngineOptions,
-    KvType,
-    ModelOption,
-    SkillsDirOption,
-    ThreadsOption,
-)
-from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.cli.options import CacheDirOption, ModelOption, SkillsDirOption, ThreadsOption
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import ArtifactError
+from kvnotes_local.session.engine_options import EngineOptions, KvType
+from kvnotes_local.session.quantities import human_bytes
 from kvnotes_local.wording import counted
 
 
@@ -32,8 +27,9 @@ def export_skill_file(
     output: Output,
 ) -> None:
     """Write a skill and what is compiled of it for one model into one file."""
-    from kvnotes_local.cli.session import artifact_store, cache_directory, chosen_model
+    from kvnotes_local.cli.session import artifact_store, cache_directory
     from kvnotes_local.models.fingerprint import model_fingerprint
+    from kvnotes_local.session.opening import chosen_model
     from kvnotes_local.skills.library import SkillLibrary
     from kvnotes_local.skills.status import exportable
     from kvnotes_local.skills.transfer import EXPORT_SUFFIX, export_skill
@@ -133,8 +129,9 @@ def import_skill_file(
 
 def _check_now(fingerprint: str, options: EngineOptions, output: Output) -> bool:
     """Whether the model that ``--model`` means (or the first one) is the one that the artifacts are for."""
-    from kvnotes_local.cli.session import cache_directory, chosen_model
+    from kvnotes_local.cli.session import cache_directory
     from kvnotes_local.models.fingerprint import model_fingerprint
+    from kvnotes_local.session.opening import chosen_model
 
     found = chosen_model(options)
     if model_fingerprint(found.path, cache_directory(options)) == fingerprint:

@@ -12,12 +12,12 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from kvnotes_local.cli.output import human_bytes
+from kvnotes_local.session.quantities import human_bytes
+from kvnotes_local.session.short_path import short_path
 from kvnotes_local.skills.verdicts import Outcome, Verdict
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ModelReady, SkillsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
-from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.views import SkillRow
 from kvnotes_local.tui.workbench.chat_requests import SpliceSkill
 from kvnotes_local.tui.workbench.file_requests import ListSkills

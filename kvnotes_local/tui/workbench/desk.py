@@ -17,6 +17,7 @@ from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.store.database import ChatStoreError
 from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.news import Failure, News, SaferOffered, WorkProgressed, WorkStep
 from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.workbench.crash_watch import CrashWatch
@@ -38,36 +39,6 @@ class OpenEngine(Protocol):
     def __call__(
         self, path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]
     ) -> Engine: ...
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where things are kept on disk, and where skills and models are looked for: in the places given here first, then,
-    unless ``only_given``, in the usual ones."""
-
-    cache: Path
-    data: Path
-    config: Path
-    log: Path
-    skills_dirs: tuple[Path, ...] = ()
-    models: tuple[Path, ...] = ()
-    only_given: bool = False
-
-    @property
-    def chats(self) -> Path:
-        return self.data / "chats.sqlite"
-
-    @property
-    def artifacts(self) -> Path:
-        return self.cache / "artifacts"
-
-    @property
-    def verdicts(self) -> Path:
-        return self.cache / "verdicts"
-
-    @property
-    def settings(self) -> Path:
-        return self.config / "settings.toml"
 
 
 @dataclass(frozen=True)

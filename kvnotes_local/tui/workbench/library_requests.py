@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from kvnotes_local.cli.output import human_bytes
 from kvnotes_local.errors import ArtifactError
+from kvnotes_local.session.quantities import human_bytes
+from kvnotes_local.session.short_path import short_path
 from kvnotes_local.tui.news import Notice, SkillsChanged
-from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.workbench.desk import FileDesk, FileRequest
 from kvnotes_local.wording import counted
 

@@ -27,8 +27,8 @@ class LoadModel(EngineRequest):
         return f"Loading {self.path.stem}"
 
     def run(self, desk: EngineDesk) -> None:
-        from kvnotes_local.cli.session import artifact_limit
         from kvnotes_local.notebook.proof import PrefillSpeed
+        from kvnotes_local.session.opening import artifact_limit
         from kvnotes_local.skills.compiler import SkillCompiler
         from kvnotes_local.skills.speeds import SpeedMemory
         from kvnotes_local.skills.verdicts import VerdictStore

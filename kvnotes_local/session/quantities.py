@@ -1,4 +1,4 @@
-"""Sizes and ages as people type them on the command line."""
+"""Sizes, ages and times as people type and read them."""
 
 from __future__ import annotations
 
@@ -43,3 +43,17 @@ def human_seconds(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def human_bytes(n: float) -> str:
+    """1536 → 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_ms(ms: float) -> str:
+    """Milliseconds as people say them."""
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
