@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.chats import chat_store
 from kvnotes_local.cli.options import DataDirOption, RepairOption, SkillsDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
 from kvnotes_local.notebook.edit import EditLevel, EditResult
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.places import Places
 from kvnotes_local.session.quantities import human_ms
 from kvnotes_local.spelling import composed
 from kvnotes_local.wording import counted
@@ -97,7 +97,8 @@ def ask(
         }
         params = ChatParams()
         if chat is not None:
-            stored = open_chat(chat_store(data_dir), session.engine, chat, values=values, on_full=on_full, **how)  # type: ignore[arg-type]
+            store = Places.usual(data=data_dir).chat_store()
+            stored = open_chat(store, session.engine, chat, values=values, on_full=on_full, **how)  # type: ignore[arg-type]
             notebook, params = stored.notebook, stored.params
             if stored.restored is not None:
                 output.note("Chat restored from its saved state." if stored.restored else "Chat read again.")

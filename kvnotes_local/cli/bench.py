@@ -53,7 +53,7 @@ def bench(
 
     if svg is not None:
         check_picture(svg)
-    with open_session(options, output) as session, step_progress(output, session.interrupted) as step:
+    with open_session(options, output) as session, step_progress(output, session.stop) as step:
         info = session.engine.info
         if left_out := [f"{one:,}" for one in sorted(set(length or ())) if one > longest_length(info.n_ctx)]:
             output.note(

@@ -11,7 +11,8 @@ import typer
 from kvnotes_local.cli.options import CacheDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError, ModelError
-from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.paths import ensure_private
+from kvnotes_local.session.places import Places
 from kvnotes_local.session.quantities import human_bytes
 
 
@@ -35,7 +36,8 @@ def doctor(
     output: Output,
 ) -> None:
     """Say what this machine and this build can do, and what to do about what they cannot."""
-    checks = [_machine(), *_build(EngineOptions(cache_dir=cache_dir)), _models(), _skills(), _places(cache_dir)]
+    places = Places.usual(cache=cache_dir)
+    checks = [_machine(), *_build(places), _models(), _skills(), _places(places)]
     width = max(len(check.name) for check in checks)
     for check in checks:
         output.text(f"{'ok ' if check.good else '!! '} {check.name.ljust(width)}  {check.finding}")
@@ -60,10 +62,9 @@ def _machine() -> Check:
     )
 
 
-def _build(options: EngineOptions) -> list[Check]:
+def _build(places: Places) -> list[Check]:
     from importlib.metadata import PackageNotFoundError, version
 
-    from kvnotes_local.cli.session import cache_directory
     from kvnotes_local.engine.llama.build_check import extra_buffers_safe, run_child
     from kvnotes_local.engine.process.supervision import exit_cause
     from kvnotes_local.models.scan import embedded_model, find_models
@@ -83,7 +84,7 @@ def _build(options: EngineOptions) -> list[Check]:
     checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {description}")]
     model = embedded_model() or next((found.path for found in find_models() if found.header), None)
     if model is not None:
-        verdict = extra_buffers_safe(model, cache_directory(options))
+        verdict = extra_buffers_safe(model, ensure_private(places.cache))
         checks.append(Check("fast buffers", verdict.safe, verdict.reason, verdict.cure))
     return checks
 
@@ -123,15 +124,10 @@ def _skills() -> Check:
     )
 
 
-def _places(cache_dir: object) -> Check:
-    from kvnotes_local.cli.session import cache_directory
-    from kvnotes_local.paths import Paths, ensure_private
-
-    paths = Paths.default()
+def _places(places: Places) -> Check:
     try:
-        cache = cache_directory(EngineOptions(cache_dir=cache_dir))  # type: ignore[arg-type]
-        ensure_private(paths.data)
-        ensure_private(paths.log)
+        for folder in (places.cache, places.data, places.log):
+            ensure_private(folder)
     except KvnotesError as error:
         return Check("places", False, str(error))
-    return Check("places", True, f"cache {cache}, data {paths.data}, logs {paths.log}")
+    return Check("places", True, f"cache {places.cache}, data {places.data}, logs {places.log}")

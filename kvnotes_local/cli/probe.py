@@ -61,7 +61,7 @@ def probe(
         check_picture(svg)
     found: list[Probe] = []
     problems: list[str] = []
-    with open_session(options, output) as session, step_progress(output, session.interrupted) as step:
+    with open_session(options, output) as session, step_progress(output, session.stop) as step:
         if chat is None or of_chat is None:
             wanted = _bundled(session.engine)
         else:
@@ -81,7 +81,7 @@ def probe(
             except (UsageError, Cancelled):
                 raise
             except KvnotesError as error:
-                if session.interrupted.is_set() or chat is not None or (case is wanted[-1] and not found):
+                if session.stop.is_set() or chat is not None or (case is wanted[-1] and not found):
                     raise
                 problems.append(str(error))
                 output.note(str(error))
@@ -142,10 +142,10 @@ def _question(field: str | None, value: str | None, ask: str | None, answers: st
 
 
 def _case_of_chat(engine: Engine, data_dir: Path | None, chat: str, of_chat: _Question) -> ProbeCase:
-    from kvnotes_local.cli.chats import chat_store
     from kvnotes_local.evaluation.probe import chat_probe_case
+    from kvnotes_local.session.places import Places
 
-    stored = chat_store(data_dir).load(chat)
+    stored = Places.usual(data=data_dir).chat_store().load(chat)
     if stored.summary.model_fingerprint != engine.info.fingerprint:
         raise UsageError(f"The chat {chat} was held with {stored.summary.model_name}; use --model for that one.")
     return chat_probe_case(chat, stored.segments, of_chat.field, of_chat.value, of_chat.ask, of_chat.answers)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kvnotes_local.contract.params import EngineParams
     from kvnotes_local.kv.layout import GGMLType
 
 
@@ -43,3 +44,16 @@ class EngineOptions:
     cache_dir: Path | None = None
     isolate: bool = False
     fast_buffers: bool = True
+
+    def params(self, *, n_ctx: int = 0) -> EngineParams:
+        """The same for an engine. ``n_ctx``: where people leave it to us."""
+        from kvnotes_local.contract.params import EngineParams
+
+        return EngineParams(
+            n_ctx=self.n_ctx or n_ctx,
+            type_k=self.kv_type.ggml,
+            type_v=self.kv_type.ggml,
+            n_gpu_layers=self.n_gpu_layers,
+            n_threads=self.threads,
+            extra_buffers=self.fast_buffers,
+        )

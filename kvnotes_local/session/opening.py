@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kvnotes_local.errors import EngineError
 from kvnotes_local.models.choice import resolve_model
@@ -14,14 +14,24 @@ from kvnotes_local.models.default import DefaultModel
 from kvnotes_local.models.files import FoundModel
 from kvnotes_local.models.scan import find_models
 from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.places import Places
 from kvnotes_local.session.quantities import parse_bytes
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
     from kvnotes_local.contract.params import EngineParams
+    from kvnotes_local.contract.protocol import Engine, LoadProgress
     from kvnotes_local.engine.llama_engine import LlamaEngine
     from kvnotes_local.engine.process.child_engine import ChildEngine
     from kvnotes_local.skills.artifact_limit import ArtifactLimit
+
+
+class OpenEngine(Protocol):
+    """Loads a model; ``progress`` (0 … 1) returns False to cancel, ``note`` is told in a sentence what users should know."""
+
+    def __call__(
+        self, path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]
+    ) -> Engine: ...
 
 
 def artifact_limit(tell: Callable[[str], None]) -> ArtifactLimit:
@@ -48,10 +58,10 @@ def chosen_model(options: EngineOptions, note: Callable[[str], None] | None = No
     return model
 
 
-def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine]:
-    """The engine in this process, or with ``--isolate`` the one in a process of its own. Raises EngineError where llama.cpp
+def engine_class(*, isolate: bool) -> type[LlamaEngine] | type[ChildEngine]:
+    """The engine in this process, or to ``isolate`` it the one in a process of its own. Raises EngineError where llama.cpp
     cannot be loaded."""
-    if options.isolate:
+    if isolate:
         from kvnotes_local.engine.process.child_engine import ChildEngine
 
         return ChildEngine
@@ -60,6 +70,21 @@ def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine
     except (ImportError, OSError, RuntimeError) as error:  # what llama-cpp-python raises where its libraries are broken
         raise EngineError(f"llama.cpp cannot be loaded: {error}. `kvnotes doctor` says what to do.") from error
     return LlamaEngine
+
+
+def opener(places: Places, *, isolate: bool) -> OpenEngine:
+    """Loads models as this build can run them, see ``engine_class`` and ``runnable_params``."""
+
+    def open_(path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]) -> Engine:
+        return engine_class(isolate=isolate)(
+            path,
+            runnable_params(path, params, places.cache, note),
+            cache_dir=places.cache,
+            log_path=places.llama_log,
+            progress=progress,
+        )
+
+    return open_
 
 
 def runnable_params(path: Path, params: EngineParams, cache: Path, note: Callable[[str], None]) -> EngineParams:

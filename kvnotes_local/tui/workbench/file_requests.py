@@ -29,12 +29,12 @@ class ListSkills(FileRequest):
     def run(self, desk: FileDesk) -> None:
         from kvnotes_local.artifacts.meta import text_sha256
         from kvnotes_local.skills.lint import ModelLimits, lint
-        from kvnotes_local.skills.verdicts import VerdictStore, conditions_of
+        from kvnotes_local.skills.verdicts import conditions_of
 
         limits = ModelLimits(self.info.n_ctx, self.info.n_swa) if self.info is not None else ModelLimits()
-        verdicts = VerdictStore(desk.places.verdicts)
-        library = desk.library()
-        stored = [one for one in desk.artifacts.list() if one.meta is not None]
+        verdicts = desk.places.verdict_store()
+        library = desk.places.library()
+        stored = [one for one in desk.places.artifact_store().list() if one.meta is not None]
         rows = []
         for summary in library.skills:
             try:
