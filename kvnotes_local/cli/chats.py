@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from kvnotes_local.cli.options import CacheDirOption, DataDirOption, with_option
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
 from kvnotes_local.session.places import Places
+from kvnotes_local.session.quantities import human_moment
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def list_chats(
         output.table(
             ["chat", "last used", "tokens", "model", "title"],
             [
-                ["  " * depth + one.id, _when(one.updated), f"{one.n_tokens:,}", one.model_name, one.title]
+                ["  " * depth + one.id, human_moment(one.updated), f"{one.n_tokens:,}", one.model_name, one.title]
                 for one, depth in as_tree(chats)
             ],
             right=(2,),
@@ -148,10 +148,6 @@ def remove(
     store.remove(found.id)
     output.text(f"Removed {found.id} ({found.title}).")
     output.document({"removed": found.id})
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _entry(one: ChatSummary) -> dict[str, object]:

@@ -143,11 +143,11 @@ def _question(field: str | None, value: str | None, ask: str | None, answers: st
 
 def _case_of_chat(engine: Engine, data_dir: Path | None, chat: str, of_chat: _Question) -> ProbeCase:
     from kvnotes_local.evaluation.probe import chat_probe_case
+    from kvnotes_local.notebook.stored_chat import check_model
     from kvnotes_local.session.places import Places
 
     stored = Places.usual(data=data_dir).chat_store().load(chat)
-    if stored.summary.model_fingerprint != engine.info.fingerprint:
-        raise UsageError(f"The chat {chat} was held with {stored.summary.model_name}; use --model for that one.")
+    check_model(stored.summary, engine.info)
     return chat_probe_case(chat, stored.segments, of_chat.field, of_chat.value, of_chat.ask, of_chat.answers)
 
 

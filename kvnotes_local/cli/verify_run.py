@@ -8,11 +8,12 @@ from pathlib import Path
 
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.progress import step_progress
-from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.errors import Cancelled, KvnotesError
 from kvnotes_local.evaluation.fidelity import Fidelity
 from kvnotes_local.evaluation.gate import GateResult, Trial, check_can_splice, flips_within_noise
 from kvnotes_local.evaluation.questions import Context, chat_context
 from kvnotes_local.evaluation.verification import Effort, verify_skill, verify_together
+from kvnotes_local.notebook.stored_chat import check_model
 from kvnotes_local.session.places import Places
 from kvnotes_local.session.session import Session
 from kvnotes_local.skills.evals import load_questions
@@ -28,8 +29,7 @@ def chat_contexts(
     if chat is None:
         return None
     stored = Places.usual(data=data_dir).chat_store().load(chat)
-    if stored.summary.model_fingerprint != session.engine.info.fingerprint:
-        raise UsageError(f"The chat {chat} was held with {stored.summary.model_name}; use --model for that one.")
+    check_model(stored.summary, session.engine.info)
     return (chat_context(chat, stored.segments, skills),)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.model_info import ModelInfo
 from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.listening import OnText
@@ -114,8 +115,7 @@ def open_chat(
     info = engine.info
     stored = store.load(chat)
     summary = stored.summary
-    if summary.model_fingerprint != info.fingerprint:
-        raise UsageError(_of_another_model(summary, info.name))
+    check_model(summary, info)
     if system is not None:
         raise UsageError(f"The chat {summary.id} has its system text already. Start a new one for another.")
     params = replace(stored.params, on_full=on_full or stored.params.on_full)
@@ -136,14 +136,17 @@ def open_chat(
     return opened
 
 
-def _of_another_model(summary: ChatSummary, name: str) -> str:
-    if name == summary.model_name:
-        return (
-            f"The chat {summary.id} was held with another {name}, whose file has other content; its tokens mean something "
+def check_model(summary: ChatSummary, info: ModelInfo) -> None:
+    """Raises UsageError for a chat that was held with another model than the loaded one."""
+    if summary.model_fingerprint == info.fingerprint:
+        return
+    if info.name == summary.model_name:
+        raise UsageError(
+            f"The chat {summary.id} was held with another {info.name}, whose file has other content; its tokens mean something "
             "else to this one. Give the file that it was held with as --model FILE."
         )
-    return (
-        f"The chat {summary.id} was held with {summary.model_name}; its tokens mean something else to {name}. "
+    raise UsageError(
+        f"The chat {summary.id} was held with {summary.model_name}; its tokens mean something else to {info.name}. "
         f"Use --model {summary.model_name}."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import timedelta
 
 from kvnotes_local.errors import UsageError
@@ -25,6 +26,11 @@ def parse_age(text: str) -> timedelta:
     if match is None:
         raise UsageError(f"{text!r} is no age; write it like 12h, 30d, 2w, 6m or 1y.")
     return timedelta(seconds=int(match[1]) * _AGE_UNITS[match[2].lower()])
+
+
+def human_moment(seconds: float) -> str:
+    """A moment in seconds since the epoch, as clocks here show it."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def human_age(seconds: float) -> str:

@@ -106,6 +106,13 @@ class SkillsScreen(KvnotesScreen):
         if verdict is not None:
             lines.append(verdict_text(verdict))
         others = sorted({one.model_name for one in skill.compiled if one.model_fingerprint != self._fingerprint})
+        made_with = [
+            ", ".join(f"{name} = {value}" for name, value in one.values)
+            for one in skill.compiled
+            if one.values and one.is_current and one.model_fingerprint == self._fingerprint
+        ]
+        if made_with:
+            lines.append(f"Compiled with: {'; '.join(made_with)}")
         if others:
             lines.append(f"Also compiled for: {', '.join(others)}")
         head.update(Content("\n".join(safe_line(line) for line in lines)))
