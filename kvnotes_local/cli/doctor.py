@@ -65,23 +65,19 @@ def _machine() -> Check:
 def _build(places: Places) -> list[Check]:
     from importlib.metadata import PackageNotFoundError, version
 
-    from kvnotes_local.engine.llama.build_check import extra_buffers_safe, run_child
-    from kvnotes_local.engine.process.supervision import exit_cause
+    from kvnotes_local.engine.llama.build_check import extra_buffers_safe
+    from kvnotes_local.engine.process.build_facts import BuildBroken, ask_build
     from kvnotes_local.models.scan import embedded_model, find_models
 
-    # In a child: a broken library may kill the process that loads it, and this one has to tell.
-    command = "from kvnotes_local.engine.llama import native; print(native.system_info())"
-    tried = run_child([sys.executable, "-c", command])
-    said = tried.output.strip().splitlines()[-1:] or ["it said nothing"]
     try:
         release = version("llama-cpp-python")
     except PackageNotFoundError:
         return [Check("llama.cpp", False, "llama-cpp-python is not installed", _reinstall())]
-    if tried.returncode != 0:
-        how = said[0] if tried.returncode == 1 else f"the process {exit_cause(tried.returncode)}"
-        return [Check("llama.cpp", False, f"cannot be loaded: {how}", _reinstall())]
-    description = said[0]
-    checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {description}")]
+    try:
+        facts = ask_build()
+    except BuildBroken as error:
+        return [Check("llama.cpp", False, f"cannot be loaded: {error.cause}", _reinstall())]
+    checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {facts.system}")]
     model = embedded_model() or next((found.path for found in find_models() if found.header), None)
     if model is not None:
         verdict = extra_buffers_safe(model, ensure_private(places.cache))

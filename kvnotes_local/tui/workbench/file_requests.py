@@ -147,6 +147,7 @@ class EstimateMemory(FileRequest):
 
     def run(self, desk: FileDesk) -> None:
         from kvnotes_local.contract.params import DEFAULT_N_CTX
+        from kvnotes_local.engine.process.build_facts import has_gpu
         from kvnotes_local.models.gguf_reader import read_gguf_header
         from kvnotes_local.models.memory import check_memory
 
@@ -154,21 +155,12 @@ class EstimateMemory(FileRequest):
         try:
             header = read_gguf_header(self.path)
             n_ctx = params.n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
-            estimate = check_memory(
-                header, n_ctx, params.type_k, params.type_v, params.n_gpu_layers, has_gpu=_has_gpu(params)
-            )
+            on_gpu = params.n_gpu_layers != 0 and has_gpu()
+            estimate = check_memory(header, n_ctx, params.type_k, params.type_v, params.n_gpu_layers, has_gpu=on_gpu)
         except KvnotesError as error:
             desk.tell(MemoryEstimated(self.path, None, str(error)))
             return
         desk.tell(MemoryEstimated(self.path, estimate))
-
-
-def _has_gpu(params: EngineParams) -> bool:
-    if not params.n_gpu_layers:
-        return False
-    from kvnotes_local.engine.llama import native  # loads llama.cpp
-
-    return native.supports_gpu()
 
 
 @dataclass(frozen=True)
