@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -55,24 +56,35 @@ _OUTPUT: _Group = {"json": (JsonOption, False), "quiet": (QuietOption, False)}
 _GROUPS: dict[object, _Group] = {EngineOptions: _ENGINE, Output: _OUTPUT}
 
 
+def _group(annotation: object) -> _Group | None:
+    """The options of a group: one of those above, or a dataclass whose fields are options; None for what is one option."""
+    if not (isinstance(annotation, type) and is_dataclass(annotation)):
+        return None
+    if annotation in _GROUPS:
+        return _GROUPS[annotation]
+    hints = get_type_hints(annotation, include_extras=True)
+    return {field.name: (hints[field.name], field.default) for field in fields(annotation)}
+
+
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer out of one that takes an ``EngineOptions`` or an ``Output``: their options stand in its place."""
+    """A command for typer out of one that takes groups of options, such as ``EngineOptions`` and ``Output``: their options
+    stand in the place of each."""
     parameters: list[inspect.Parameter] = []
-    groups: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, _Group]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.annotation not in _GROUPS:
+        group = _group(parameter.annotation)
+        if group is None:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        groups.append(parameter)
+        groups[parameter.name] = parameter.annotation, group
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
-            for name, (option, default) in _GROUPS[parameter.annotation].items()
+            for name, (option, default) in group.items()
         ]
 
     def call(**values: object) -> None:
-        for group in groups:
-            given = {name: values.pop(name) for name in _GROUPS[group.annotation]}
-            values[group.name] = group.annotation(**given)
+        for name, (kind, group) in groups.items():
+            values[name] = kind(**{option: values.pop(option) for option in group})
         command(**values)
 
     call.__name__, call.__doc__ = command.__name__, command.__doc__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,10 @@ from pathlib import Path
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.contract.protocol import Engine, LoadProgress
 from kvnotes_local.contract.store_type import StoreType
+from kvnotes_local.notebook.listening import OnText
+from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.proof import PrefillSpeed
+from kvnotes_local.notebook.stored_chat import ChatOptions
 from kvnotes_local.session.opening import OpenEngine, artifact_limit
 from kvnotes_local.session.places import Places
 from kvnotes_local.skills.artifact_limit import ArtifactLimit
@@ -45,6 +48,25 @@ class Session:
     def compiler_for(self, store_type: StoreType) -> SkillCompiler:
         """A compiler whose artifacts are stored in another type."""
         return SkillCompiler(self.engine, self.store, store_type=store_type, verdicts=self.verdicts, limit=self.limit)
+
+    def chat_options(
+        self,
+        *,
+        on_notice: OnText,
+        system: str | None = None,
+        values: Mapping[str, str] | None = None,
+        on_full: OnFull | None = None,
+    ) -> ChatOptions:
+        """For chats with this model and its skills."""
+        return ChatOptions(
+            library=self.library,
+            compiler=self.compiler,
+            system=system,
+            values=values,
+            on_notice=on_notice,
+            on_full=on_full,
+            speed=self.speed,
+        )
 
     @contextmanager
     def open_other(self, **changes: object) -> Iterator[Engine]:

@@ -24,7 +24,7 @@ from kvnotes_local.notebook.store.database import ChatStoreError
 from kvnotes_local.notebook.store.export import chat_json, chat_markdown
 from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.notebook.store.records import as_tree
-from kvnotes_local.notebook.stored_chat import open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -54,7 +54,9 @@ def test_a_chat_comes_back_as_it_was(
 ) -> None:
     engine = tiny_engine()
     compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"))
-    chat = open_chat(store, engine, "new", library=library, compiler=compiler, system="Be kind to {{who|Ada}}.")
+    chat = open_chat(
+        store, engine, "new", ChatOptions(library=library, compiler=compiler, system="Be kind to {{who|Ada}}.")
+    )
     chat.notebook.splice("lamp")
     reply = chat.notebook.ask("Which colour?", max_tokens=5)
     chat.notebook.set("colour", "blue")
@@ -77,7 +79,7 @@ def test_a_new_process_goes_on_with_the_same_answer(
 
     with engine() as first:
         compiler = SkillCompiler(first, ArtifactStore(tmp_path / "a"))
-        chat = open_chat(store, first, "new", library=library, compiler=compiler)
+        chat = open_chat(store, first, "new", ChatOptions(library=library, compiler=compiler))
         chat.notebook.splice("lamp")
         chat.notebook.ask("Which colour?", max_tokens=6)
         there = chat.notebook.fork() if name in {"llama", "gemma3"} else None
@@ -88,7 +90,7 @@ def test_a_new_process_goes_on_with_the_same_answer(
             path.unlink()
     with engine() as second:
         compiler = SkillCompiler(second, ArtifactStore(tmp_path / "a"))
-        again = open_chat(store, second, chat.id, library=library, compiler=compiler)
+        again = open_chat(store, second, chat.id, ChatOptions(library=library, compiler=compiler))
         assert again.restored is kept
         assert again.notebook.segments[: len(chat.notebook.segments)] == chat.notebook.segments
         again.notebook.check()
@@ -419,12 +421,14 @@ def test_a_chat_keeps_its_parameters(tiny_engine: MakeEngine, store: ChatStore) 
     chat.notebook.ask("Hello?", max_tokens=3)
     assert store.load(chat.id).params == params
     assert open_chat(store, engine, chat.id).params == params
-    assert open_chat(store, engine, chat.id, on_full=OnFull.DROP_OLDEST).params.on_full is OnFull.DROP_OLDEST
+    assert (
+        open_chat(store, engine, chat.id, ChatOptions(on_full=OnFull.DROP_OLDEST)).params.on_full is OnFull.DROP_OLDEST
+    )
     assert store.load(chat.id).params.on_full is OnFull.DROP_OLDEST
 
 
 def test_a_chat_whose_first_change_is_refused_is_not_stored(tiny_engine: MakeEngine, store: ChatStore) -> None:
-    chat = open_chat(store, tiny_engine(n_ctx=256), "new", on_full=OnFull.REFUSE)
+    chat = open_chat(store, tiny_engine(n_ctx=256), "new", ChatOptions(on_full=OnFull.REFUSE))
     with pytest.raises(ContextFullError):
         chat.notebook.ask("word " * 2000, max_tokens=3)
     assert store.list() == ()
