@@ -6,7 +6,8 @@ usage: python3 scripts/test.py [--lint] [--backend NAME] [pytest arguments...]
   --lint           run ruff, mypy and import-linter first; all of them run, whatever fails
   --backend NAME   what llama.cpp is built for: auto, cpu, cuda, metal or vulkan; without it as in run.py
 
-All other arguments go to pytest. Its own options: .venv/bin/python -m pytest --help
+All other arguments go to pytest; without any, the whole suite runs on all cores, one process each. Its own options:
+.venv/bin/python -m pytest --help
 """
 
 import sys
@@ -35,6 +36,7 @@ def main():
             [python, "-m", "mypy"],
             _venv.script_command(python, "lint-imports"),
         ]
+    arguments = arguments or ["-n", "auto", "--dist", "loadfile"]
     return _processes.run_all(linters, [python, "-m", "pytest", *arguments], _venv.ROOT)
 
 

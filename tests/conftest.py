@@ -21,6 +21,14 @@ from tests.zoo import zoo_model
 REPOSITORY = Path(__file__).parent.parent
 
 
+def pytest_configure() -> None:
+    """A process of several keeps to one core, and so does what it starts: threads that share a core wait for one another."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
 KEPT_VARIABLES = {
     *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TEMP", "TMP"),

@@ -16,11 +16,13 @@ _USUAL_OPEN, _USUAL_CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True)
 class Spoken:
-    """An answer as far as it has come. ``thinking``: the reasoning has not ended yet."""
+    """An answer as far as it has come. ``thinking``: the reasoning has not ended yet. ``thought``: it begins with a place for
+    reasoning, which may be empty."""
 
     reasoning: str
     said: str
     thinking: bool
+    thought: bool = False
 
 
 def split_reasoning(text: str, chat_format: ChatFormat) -> Spoken:
@@ -31,7 +33,7 @@ def split_reasoning(text: str, chat_format: ChatFormat) -> Spoken:
         opening, closing = markers.open.strip(), markers.close.strip()
         if chat_format.opens_reasoning or (opening and start.startswith(opening)):
             reasoning, closed, said = start.removeprefix(opening).partition(closing)
-            return Spoken(reasoning.strip(), said.lstrip(), thinking=not closed)
+            return Spoken(reasoning.strip(), said.lstrip(), thinking=not closed, thought=True)
     beginnings = [chat_format.answer_open, markers.open.strip() if markers is not None else ""]
     if start and any(one.lstrip().startswith(start) and one.strip() != start for one in beginnings if one):
         return Spoken("", "", thinking=False)  # a beginning of a marker may still become one

@@ -64,6 +64,7 @@ class TurnTokenizer:
         self._tokenize = tokenize
         self._alone = lru_cache(64)(self._alone_tokens)
         self._before = lru_cache(16)(self._before_tokens)
+        self._is_marker = lru_cache(4096)(self._is_marker_text)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -164,12 +165,17 @@ class TurnTokenizer:
     def _fragments(self, text: str) -> list[str]:
         """The text, broken in two inside everything that the vocabulary would take for a marker of a turn."""
         fragments = [text]
-        if not self._markers.isdisjoint(self._tokenize(text)):
-            # "User-defined" markers are tokens in any text (llama.cpp, src/llama-vocab.cpp, tokenizer_st_partition).
-            for marker in self._marker_texts:
+        for marker in sorted(filter(self._is_marker, {*MARKER.findall(text), *self._marker_texts})):
+            if marker in text:
                 halves = re.compile(f"(?<={re.escape(marker[0])})(?={re.escape(marker[1:])})")
                 fragments = [half for fragment in fragments for half in halves.split(fragment)]
         return [half for fragment in fragments for half in self._without_special(fragment)]
+
+    def _is_marker_text(self, text: str) -> bool:
+        """Is this a special token, or one of the format that is "user-defined", which is a token in any text (llama.cpp,
+        src/llama-vocab.cpp, ``tokenizer_st_partition``)?"""
+        tokens = self._tokenize(text, special=True)
+        return len(tokens) == 1 and (tokens != self._tokenize(text) or text in self._marker_texts)
 
     def _without_special(self, text: str) -> list[str]:
         """The text, broken in two inside each special token that it spells."""
@@ -197,7 +203,7 @@ class TurnTokenizer:
         return self._tokenize(text, special=True) != self._tokenize(text)
 
     @cached_property
-    def _marker_texts(self) -> tuple[str, ...]:
+    def _marker_texts(self) -> frozenset[str]:
         """What looks like a marker in the pieces of the format."""
         pieces = self.format
         wrappers = (pieces.system, pieces.user, pieces.assistant, pieces.skill)
@@ -205,13 +211,7 @@ class TurnTokenizer:
         texts += [text for one in wrappers for text in (one.open, one.close)]
         if pieces.reasoning is not None:
             texts += [pieces.reasoning.open, pieces.reasoning.close]
-        return tuple(sorted({marker for text in texts for marker in MARKER.findall(text)}))
-
-    @cached_property
-    def _markers(self) -> frozenset[int]:
-        """Markers that are tokens."""
-        tokens = [self._tokenize(marker, special=True) for marker in self._marker_texts]
-        return frozenset(one[0] for one in tokens if len(one) == 1)
+        return frozenset(marker for text in texts for marker in MARKER.findall(text))
 
 
 def _trimmed(runs: list[TurnPiece], trim: Trim) -> list[TurnPiece]:

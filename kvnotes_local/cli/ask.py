@@ -79,6 +79,7 @@ def ask(
     from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
     from kvnotes_local.contract.generation import StopReason
+    from kvnotes_local.notebook.listening import SaidText
     from kvnotes_local.session import question as asking
 
     question = asking.Question(
@@ -115,7 +116,9 @@ def ask(
                 question,
                 chat,
                 session,
-                on_text=lambda piece: output.text(piece, end=""),
+                on_text=SaidText(
+                    info.chat_format, lambda piece: output.text(piece, end=""), lambda: output.note("Thinking …")
+                ),
                 skill_progress=lambda name: compile_progress(
                     output, f"{'Reading' if turn.read_skills else 'Compiling'} {name}"
                 ),
@@ -160,6 +163,7 @@ def _document(
     proof = reply.proof
     return {
         "reply": reply.text,
+        "reasoning": reply.segment.reasoning,
         "stop_reason": reply.stop_reason,
         "tokens": {
             "prefilled": proof.prefilled,

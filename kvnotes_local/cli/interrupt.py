@@ -13,12 +13,15 @@ from types import FrameType
 from kvnotes_local.errors import Interrupted
 from kvnotes_local.stop_signals import STOP_SIGNALS, note_signal, set_handlers
 
+_CANCELS: list[Callable[[], None]] = []
+
 
 @contextmanager
 def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
     """Call ``cancel`` on a stop signal, from another thread: the main one may be inside llama.cpp, where Python handlers wait.
 
-    Only for the main thread; elsewhere nothing is changed.
+    Only for the main thread; elsewhere nothing is changed. Where several are open, a signal calls the ``cancel`` of each; the
+    one that was opened last has to be left first.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -38,8 +41,10 @@ def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
     def watch() -> None:
         while data := receive.recv(16):
             if any(number in STOP_SIGNALS for number in data):
-                cancel()
+                for one in tuple(_CANCELS):
+                    one()
 
+    _CANCELS.append(cancel)
     before = set_handlers(handle)
     fd_before = signal.set_wakeup_fd(send.fileno(), warn_on_full_buffer=False)
     watcher = threading.Thread(target=watch, daemon=True)
@@ -47,6 +52,7 @@ def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        _CANCELS.remove(cancel)
         signal.set_wakeup_fd(fd_before)
         for number, handler in before.items():
             signal.signal(number, handler)

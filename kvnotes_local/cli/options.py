@@ -20,6 +20,9 @@ KvTypeOption = Annotated[KvType, typer.Option("--kv-type", help="Element type of
 ContextOption = Annotated[int, typer.Option("--n-ctx", min=0, help="Context size in tokens; 0 chooses.")]
 GpuLayersOption = Annotated[int, typer.Option("--n-gpu-layers", help="Layers on the GPU; -1 for all.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=0, max=512, help="Threads; 0 for one a core.")]
+SequencesOption = Annotated[
+    int, typer.Option("--sequences", min=0, help="Chats and forks that the context holds at once; 0 chooses.")
+]
 IsolateOption = Annotated[
     bool, typer.Option("--isolate", help="Run llama.cpp in a process of its own: a crash costs no chat.")
 ]
@@ -50,6 +53,7 @@ _ENGINE: _Group = {
     "threads": (ThreadsOption, 0),
     "isolate": (IsolateOption, False),
     "fast_buffers": (FastBuffersOption, True),
+    "sequences": (SequencesOption, 0),
     "cache_dir": (CacheDirOption, None),
 }
 _OUTPUT: _Group = {"json": (JsonOption, False), "quiet": (QuietOption, False)}

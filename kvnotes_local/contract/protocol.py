@@ -65,13 +65,15 @@ class Engine(Protocol):
     def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str: ...
 
     def new_sequence(self) -> int:
-        """Number of an unused sequence. Raises EngineError when all are in use."""
+        """Number of an unused sequence. Where the context has no place for it, forks for undo are given up, then the sequence
+        that was not used for longest is put aside; it comes back when it is used again."""
         ...
 
     def free_sequence(self, seq: int) -> None: ...
 
     def tokens(self, seq: int) -> tuple[int, ...]:
-        """Tokens that the sequence holds, in order of position."""
+        """Tokens that the sequence holds, in order of position; fewer than it did where its place was needed meanwhile and its
+        state could not be kept."""
         ...
 
     def apply(
@@ -80,13 +82,12 @@ class Engine(Protocol):
         parts: Sequence[Part],
         *,
         logits: bool = True,
-        in_place: bool = True,
         progress: Progress | None = None,
     ) -> Applied:
         """Make the sequence what the plan says.
 
-        ``in_place``: where the context cannot hold old and new rows side by side, the old ones may be taken out first; an error
-        then leaves the beginning of the new state. Without it ContextFullError is raised and nothing changes.
+        Where the context cannot hold old and new rows side by side, first forks for undo give way, then other sequences, then the
+        old rows are taken out first; an error then leaves the beginning of the new state.
         """
         ...
 
@@ -94,10 +95,11 @@ class Engine(Protocol):
         """Verify that the cells of a sequence stand at positions 0 … n - 1. Raises EngineError."""
         ...
 
-    def fork(self, seq: int, length: int) -> int:
+    def fork(self, seq: int, length: int, *, for_undo: bool = False) -> int:
         """New sequence that shares the first ``length`` cells of ``seq``; nothing is copied.
 
-        A prefix-only model can go back to checkpoints only: its fork holds what the nearest one does (see ``tokens``)."""
+        A prefix-only model can go back to checkpoints only: its fork holds what the nearest one does (see ``tokens``).
+        ``for_undo``: it never makes a chat give way, and holds nothing any more when its place was needed."""
         ...
 
     def logits(self, seq: int) -> NDArray[np.float32]:

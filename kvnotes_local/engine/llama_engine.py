@@ -24,22 +24,23 @@ from kvnotes_local.contract.compile_job import (
 from kvnotes_local.contract.generation import Generation, Sampling
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.params import EngineParams
-from kvnotes_local.contract.plan import Applied, Part
+from kvnotes_local.contract.plan import Applied, Graft, Part
 from kvnotes_local.contract.protocol import LoadProgress, Parked, Progress, RowCheck
 from kvnotes_local.engine.compiling.artifact_check import check_rows_of
 from kvnotes_local.engine.compiling.artifact_compiler import ArtifactCompiler
 from kvnotes_local.engine.format_memory import chat_format_of
 from kvnotes_local.engine.llama import native
-from kvnotes_local.engine.llama.checkpoints import go_back
-from kvnotes_local.engine.llama.context import N_SEQUENCES, LlamaContext
+from kvnotes_local.engine.llama.checkpoints import end_where_known, go_back
+from kvnotes_local.engine.llama.context import LlamaContext
 from kvnotes_local.engine.llama.ggml_converter import GGMLConverter
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.model_description import completed, describe, state_format
 from kvnotes_local.engine.rotation.model_class import classify
 from kvnotes_local.engine.sequences.builder import SequenceBuilder, SequenceState
+from kvnotes_local.engine.sequences.pool import Sequences
 from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer
 from kvnotes_local.engine.sequences.saved_state import load_state, save_state
-from kvnotes_local.engine.sequences.state_shelf import ShelvedState, StateShelf, states_directory
+from kvnotes_local.engine.sequences.state_shelf import StateShelf, states_directory
 from kvnotes_local.engine.sequences.token_drawing import draw_tokens
 from kvnotes_local.errors import EngineError
 from kvnotes_local.kv.layout import StateLayout
@@ -88,12 +89,10 @@ class LlamaEngine:
             has_gpu=native.supports_gpu(),
         )
         fingerprint = model_fingerprint(path, cache_dir)
-        # A recurrent state is reserved in full for every sequence.
-        self._n_seq = N_SEQUENCES // 2 if self._model.is_recurrent or self._model.is_hybrid else N_SEQUENCES
-        self._context = LlamaContext(self._model, self.params, n_seq=self._n_seq)
-        self._spare, self._stage = self._n_seq - 1, self._n_seq - 2
+        n_seq = self.params.n_sequences
+        self._context = LlamaContext(self._model, self.params, n_seq=n_seq)
+        self._spare, stage = n_seq - 1, n_seq - 2
         self._converter = GGMLConverter()
-        self._sequences: dict[int, SequenceState] = {}
         self._classified = classify(self._model, self._context, self._spare, fingerprint, cache_dir)
         self._transfer = RowsTransfer(
             self._context,
@@ -104,7 +103,7 @@ class LlamaEngine:
             self._converter,
         )
         self._builder = SequenceBuilder(
-            self._context, self._transfer, self._classified.model_class, self._stage, self._open_artifact, self.tokens
+            self._context, self._transfer, self._classified.model_class, stage, self._open_artifact
         )
         self._state_format = state_format(self.params, self._classified.layout)
         chat_format = chat_format_of(self._model, fingerprint, cache_dir)
@@ -124,6 +123,7 @@ class LlamaEngine:
             self._load_state,
             states_directory(cache_dir) if cache_dir is not None else None,
         )
+        self._sequences = Sequences(self._context, self._shelf, self._whole_state, stage)
 
     @property
     def layout(self) -> StateLayout:
@@ -147,19 +147,15 @@ class LlamaEngine:
 
     def new_sequence(self) -> int:
         with self._lock:
-            for seq in range(self._n_seq - 2):
-                if seq not in self._sequences:
-                    self._sequences[seq] = SequenceState(seq)
-                    return seq
-        raise EngineError(f"All {self._n_seq - 2} sequences of the context are in use. Close a chat first.")
+            return self._sequences.new()
 
     def free_sequence(self, seq: int) -> None:
         with self._lock:
-            self._context.remove(self._state(seq).id, -1)
-            del self._sequences[seq]
+            self._sequences.free(seq)
 
     def tokens(self, seq: int) -> tuple[int, ...]:
-        return tuple(self._state(seq).tokens)
+        with self._lock:
+            return self._sequences.tokens(seq)
 
     def apply(
         self,
@@ -167,67 +163,74 @@ class LlamaEngine:
         parts: Sequence[Part],
         *,
         logits: bool = True,
-        in_place: bool = True,
         progress: Progress | None = None,
     ) -> Applied:
         with self._lock:
             self._context.abort.clear()
-            return self._builder.apply(self._state(seq), parts, logits=logits, in_place=in_place, progress=progress)
+            numbers = [part.source for part in parts if isinstance(part, Graft)]
+            with self._sequences.at_work(seq, *numbers) as (state, *sources):
+                named = dict(zip(numbers, sources, strict=True))
+                return self._builder.apply(state, parts, named, logits=logits, progress=progress)
 
     def check(self, seq: int) -> None:
-        with self._lock:
-            n = len(self._state(seq).tokens)
-            first, last = self._context.first_position(seq), self._context.last_position(seq)
+        with self._lock, self._sequences.at_work(seq) as (state,):
+            n = len(state.tokens)
+            first, last = self._context.first_position(state.id), self._context.last_position(state.id)
             if n and self._classified.layout is not None:
-                blob = self._context.get_state(seq)
+                blob = self._context.get_state(state.id)
                 cells = parse_state(blob, self._classified.layout).caches[0].pos
                 if not np.array_equal(cells, np.arange(n)):
                     raise EngineError(f"Sequence {seq} has {cells.size:,} cells for {n:,} tokens, or at other places.")
             elif last != n - 1 or (n and first > last):
                 raise EngineError(f"Sequence {seq} ends at position {last:,}, but holds {n:,} tokens.")
 
-    def fork(self, seq: int, length: int) -> int:
-        with self._lock:
-            source = self._state(seq)
+    def fork(self, seq: int, length: int, *, for_undo: bool = False) -> int:
+        with self._lock, self._sequences.at_work(seq) as (source,):
             if not 0 <= length <= len(source.tokens):
                 raise EngineError(f"A fork of {length:,} tokens was asked of a sequence of {len(source.tokens):,}.")
-            target = self.new_sequence()
-            twin = self._sequences[target]
+            target = self._sequences.new(for_undo=for_undo)
             try:
-                if self.info.model_class is ModelClass.PREFIX_ONLY and length < len(source.tokens):
-                    checkpoint = source.checkpoints.nearest(length)
-                    if checkpoint is None:
-                        return target
-                    self._context.copy(seq, target)
-                    go_back(self._context, target, checkpoint)
-                    length = checkpoint.n_tokens
-                else:
-                    self._context.copy(seq, target, 0, length)
+                with self._sequences.at_work(target) as (twin,):
+                    self._share(source, twin, length)
             except BaseException:
-                self.free_sequence(target)
+                self._sequences.free(target)
                 raise
-            twin.tokens = source.tokens[:length]
-            twin.checkpoints = source.checkpoints.copy()
-            twin.checkpoints.cut(length)
             return target
+
+    def _share(self, source: SequenceState, twin: SequenceState, length: int) -> None:
+        if self.info.model_class is ModelClass.PREFIX_ONLY and length < len(source.tokens):
+            checkpoint = source.checkpoints.nearest(length)
+            if checkpoint is None:
+                return
+            self._context.copy(source.id, twin.id)
+            go_back(self._context, twin.id, checkpoint)
+            length = checkpoint.n_tokens
+        else:
+            self._context.copy(source.id, twin.id, 0, length)
+        twin.tokens = source.tokens[:length]
+        twin.checkpoints = source.checkpoints.copy()
+        twin.checkpoints.cut(length)
 
     def logits(self, seq: int) -> NDArray[np.float32]:
         with self._lock:
             return self._context.last_logits()
 
     def score(self, seq: int, tokens: Sequence[int]) -> NDArray[np.float32]:
-        with self._lock:
+        with self._lock, self._sequences.at_work(seq) as (state,):
             self._context.abort.clear()
-            state = self._state(seq)
             rows = np.empty((len(tokens), self._model.n_vocab), np.float32)
-            self._context.decode(seq, tokens, len(state.tokens), all_logits=rows)
+            try:
+                self._context.decode(state.id, tokens, len(state.tokens), all_logits=rows)
+            except BaseException:
+                end_where_known(self._context, state.id, state.tokens, state.checkpoints)
+                raise
             state.tokens.extend(tokens)
             return rows
 
     def generate(self, seq: int, sampling: Sampling, max_tokens: int) -> Generation:
         generation = Generation()
         generation.events = draw_tokens(
-            generation, self._model, self._context, self._state(seq), self._lock, sampling, max_tokens, self._ends
+            generation, self._model, self._context, self._sequences, seq, self._lock, sampling, max_tokens, self._ends
         )
         return generation
 
@@ -280,26 +283,29 @@ class LlamaEngine:
 
     def park(self, seq: int, key: str, *, on_disk: bool = False) -> Parked:
         with self._lock:
-            state = self._state(seq)
+            try:
+                shelved = self._sequences.shelved(seq)
+            finally:
+                self._sequences.free(seq)
             parked = Parked(False)
-            if state.tokens:
-                shelved = ShelvedState(tuple(state.tokens), self._whole_state(state))
+            if shelved.tokens:
                 parked = self._shelf.keep(key, shelved) if on_disk else self._shelf.put(key, shelved)
-            self.free_sequence(seq)
-            return parked
+            before, self._sequences.forgotten = self._sequences.forgotten, 0
+            return replace(parked, forgotten=parked.forgotten + before)
 
     def unpark(self, key: str) -> int | None:
         with self._lock:
             shelved = self._shelf.take(key)
             if shelved is None:
                 return None
-            seq = self.new_sequence()
-            try:
-                self._context.set_state(seq, shelved.blob)
-            except EngineError:
-                self.free_sequence(seq)
-                return None  # no room for it now: the chat is read as far as it fits
-            self._sequences[seq].tokens = list(shelved.tokens)
+            seq = self._sequences.new()
+            with self._sequences.at_work(seq) as (state,):
+                try:
+                    self._context.set_state(state.id, shelved.blob)
+                except EngineError:
+                    self._sequences.free(seq)
+                    return None  # no room for it: the chat is read as far as it fits
+                state.tokens = list(shelved.tokens)
             return seq
 
     def discard(self, key: str) -> None:
@@ -310,6 +316,7 @@ class LlamaEngine:
 
     def close(self) -> None:
         with self._lock:
+            self._sequences.close()
             self._context.close()
             self._model.close()
 
@@ -318,11 +325,6 @@ class LlamaEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _state(self, seq: int) -> SequenceState:
-        if seq not in self._sequences:
-            raise EngineError(f"There is no sequence {seq}.")
-        return self._sequences[seq]
 
     def _whole_state(self, state: SequenceState) -> memoryview:
         layout = self._classified.layout

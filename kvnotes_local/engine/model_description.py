@@ -11,7 +11,8 @@ import psutil
 
 from kvnotes_local.chat_format.format import ChatFormat
 from kvnotes_local.contract.model_info import ModelInfo
-from kvnotes_local.contract.params import DEFAULT_N_CTX, EngineParams
+from kvnotes_local.contract.params import DEFAULT_N_CTX, MAX_SEQUENCES, MIN_SEQUENCES, EngineParams
+from kvnotes_local.engine.llama.context import N_SEQUENCES
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.rotation.model_class import Classified
 from kvnotes_local.errors import EngineError
@@ -23,12 +24,20 @@ MIN_N_CTX = 256
 
 
 def completed(params: EngineParams, model: LlamaModel) -> EngineParams:
-    """The parameters with what was left open chosen for this model. Raises EngineError for a context that is too small."""
+    """The parameters with what was left open chosen for this model. Raises EngineError for a context that is too small
+    or cannot have so many sequences."""
     n_ctx = params.n_ctx or min(DEFAULT_N_CTX, model.n_ctx_train or DEFAULT_N_CTX)
     if n_ctx < MIN_N_CTX:
         # llama.cpp aborts the process when a batch has fewer tokens than sequences.
         raise EngineError(f"A context of {counted(n_ctx, 'token')} is too small. Use --n-ctx {MIN_N_CTX} or more.")
-    return replace(params, n_ctx=n_ctx, n_threads=params.n_threads or usable_cores())
+    # A recurrent state is reserved in full for every sequence.
+    usual = N_SEQUENCES // 2 if model.is_recurrent or model.is_hybrid else N_SEQUENCES
+    n_sequences = params.n_sequences or usual
+    if not MIN_SEQUENCES <= n_sequences <= MAX_SEQUENCES:
+        raise EngineError(
+            f"A context of {counted(n_sequences, 'sequence')} cannot be made. Use --sequences {MIN_SEQUENCES} to {MAX_SEQUENCES}."
+        )
+    return replace(params, n_ctx=n_ctx, n_threads=params.n_threads or usable_cores(), n_sequences=n_sequences)
 
 
 def usable_cores() -> int:

@@ -93,4 +93,4 @@ def ask(
     failed = answering.failed or heard.failed
     if failed is not None:
         raise failed
-    return Reply(heard.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)
+    return Reply(segment.text, proof, generation.stop_reason or StopReason.STOPPED, segment, logits, edits)

@@ -266,11 +266,12 @@ def rebuild(
         if path is not None and whole_states and common < at + segment.n_tokens:
             plan = PlanBuilder(0).splice(path, 0, at + segment.n_tokens)
             segment = segment.with_runs(Run(segment.n_tokens, Freshness.SPLICED))
-        elif path is not None and kept == 0 and not whole_states:
-            k = segment.seam
-            plan.decode(segment.tokens[:k]).splice(path, k, segment.n_tokens)
-            repaired += k
-            segment = segment.with_runs(Run(k, Freshness.REPAIRED), Run(segment.n_tokens - k, Freshness.SPLICED))
+        elif path is not None and kept < segment.n_tokens and not whole_states:
+            k = max(kept, segment.seam)
+            plan.decode(segment.tokens[kept:k]).splice(path, k, segment.n_tokens)
+            repaired += k - kept
+            runs = (*_cut(segment.runs, 0, kept), Run(k - kept, Freshness.REPAIRED))
+            segment = segment.with_runs(*runs, Run(segment.n_tokens - k, Freshness.SPLICED))
         elif kept < segment.n_tokens:
             plan.decode(segment.tokens[kept:])
             runs = (*_cut(segment.runs, 0, kept), Run(segment.n_tokens - kept, Freshness.FRESH))

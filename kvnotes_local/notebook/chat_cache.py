@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.plan import Applied, Decode, Keep, Part
 from kvnotes_local.contract.protocol import Engine, Progress
-from kvnotes_local.errors import ArtifactError, ContextFullError, EngineError, EngineLost
+from kvnotes_local.errors import ArtifactError, EngineError, EngineLost
 from kvnotes_local.notebook.changes import Change, common_length, rebuild
 from kvnotes_local.notebook.proof import PrefillSpeed, Proof
 from kvnotes_local.notebook.segment import Segment, all_tokens
@@ -24,10 +24,12 @@ MAX_FORKS = 6
 
 @dataclass
 class ChatState:
-    """Segments, and the sequence that holds a beginning of their tokens; None once it was given up for room."""
+    """Segments, and the sequence that holds the first ``n_cached`` of their tokens, unless it was given up for room meanwhile;
+    None where there never was one, or no longer is."""
 
     segments: tuple[Segment, ...]
     seq: int | None
+    n_cached: int = 0
 
 
 class ChatCache:
@@ -45,6 +47,7 @@ class ChatCache:
         self.seq = engine.new_sequence() if seq is None else seq
         self.speed = speed or PrefillSpeed()
         self.cost = Proof()
+        self._had_rows = False
         self._forks: list[ChatState] = []
         self._max_forks = 2 if engine.info.model_class is ModelClass.PREFIX_ONLY else MAX_FORKS
 
@@ -85,38 +88,42 @@ class ChatCache:
     def remember(self, segments: tuple[Segment, ...]) -> ChatState:
         """The present state, to come back to; costs no cells as long as the present one shares them."""
         while len(self._forks) >= self._max_forks:
-            self._give_up_oldest()
+            self.forget(self._forks[:1])
+        n_cached = self.n_cached
         try:
-            state = ChatState(segments, self.engine.fork(self.seq, self.n_cached))
+            state = ChatState(segments, self.engine.fork(self.seq, n_cached, for_undo=True), n_cached)
         except EngineError:
             return ChatState(segments, None)  # no sequence is free: coming back will read again
         self._forks.append(state)
         return state
 
     def fork(self, length: int) -> int:
-        """A sequence that shares the first ``length`` cells. Earlier states are given up where no sequence is free."""
-        while True:
-            try:
-                return self.engine.fork(self.seq, length)
-            except EngineError:
-                if not self._give_up_oldest():
-                    raise
+        """A sequence that shares the first ``length`` cells."""
+        return self.engine.fork(self.seq, length)
+
+    def bring_back(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        """Before a change: hold the chat's rows again where they had to make room for other chats and could not be kept;
+        returns the segments with their freshness now."""
+        if not self._had_rows or self.n_cached:
+            return segments
+        self._had_rows = False
+        return self.rebuild(segments)
 
     def come_back(self, state: ChatState, *, progress: Progress | None = None) -> tuple[Segment, ...]:
         """Make an earlier state the present one; returns its segments. Without its rows, what differs is made anew."""
-        if state.seq is not None:
-            self._forks = [fork for fork in self._forks if fork is not state]
-            self.engine.free_sequence(self.seq)
-            self.seq, state.seq = state.seq, None
+        if self._holds(state):
+            self._take_up(state)
             return state.segments
+        self.forget([state])
         return self.rebuild(state.segments, progress=progress)
 
     def come_back_or_begin_anew(self, state: ChatState) -> None:
         """After an error: hold an earlier state again, or, where that fails too, nothing; it is read with the next change."""
         try:
-            if state.seq is not None:
-                self.come_back(state)
+            if self._holds(state):
+                self._take_up(state)
                 return
+            self.forget([state])
             self.engine.free_sequence(self.seq)
         except EngineLost:
             pass  # its sequences are gone with it
@@ -175,22 +182,33 @@ class ChatCache:
         self.engine.free_sequence(self.seq)
 
     def _carry_out(self, parts: Sequence[Part], logits: bool, progress: Progress | None) -> Applied:
-        """Where the context is full, earlier states are given up first."""
         before = self.engine.tokens(self.seq)
-        while True:
-            try:
-                return self.engine.apply(self.seq, parts, logits=logits, in_place=not self._forks, progress=progress)
-            except EngineLost:
-                raise
-            except ContextFullError:
-                if not self._give_up_oldest():
-                    self._fall_back(before)
-                    raise
-            except BaseException:
-                self._fall_back(before)
-                raise
+        try:
+            return self.engine.apply(self.seq, parts, logits=logits, progress=progress)
+        except EngineLost:
+            raise
+        except BaseException:
+            self._fall_back(before)
+            raise
+
+    def _holds(self, state: ChatState) -> bool:
+        """Are the rows of an earlier state still there?"""
+        if state.seq is None:
+            return False
+        try:
+            return len(self.engine.tokens(state.seq)) == state.n_cached
+        except EngineLost:
+            return False
+
+    def _take_up(self, state: ChatState) -> None:
+        """Go on with the rows of an earlier state as they are now: its sequence becomes that of the chat."""
+        assert state.seq is not None
+        self.engine.free_sequence(self.seq)
+        self.seq = self.engine.fork(state.seq, state.n_cached)
+        self.forget([state])
 
     def _count(self, applied: Applied, repaired: int = 0, *, is_question: bool = False) -> None:
+        self._had_rows = True
         self.speed.add(applied.decoded, applied.decode_seconds)
         self.cost = self.cost.plus(applied, min(repaired, applied.decoded), is_question=is_question)
 
@@ -229,9 +247,3 @@ class ChatCache:
         if held != tuple(before):
             common = common_length(held, before)
             self.engine.apply(self.seq, [Keep(0, common)], logits=False)
-
-    def _give_up_oldest(self) -> bool:
-        if not self._forks:
-            return False
-        self.forget(self._forks[:1])
-        return True

@@ -6,10 +6,34 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvnotes_local.chat_format.format import ChatFormat
+from kvnotes_local.chat_format.reasoning import split_reasoning
 from kvnotes_local.contract.generation import Generation, StopReason
 
 OnText = Callable[[str], None]
 """Called with each piece of an answer as it is generated."""
+
+
+class SaidText:
+    """Takes in an answer piece by piece and hands on what the model says, not what it thinks before. ``think`` is called once,
+    when it begins to think."""
+
+    def __init__(self, chat_format: ChatFormat, say: OnText, think: Callable[[], None] = lambda: None) -> None:
+        self._format = chat_format
+        self._say = say
+        self._think: Callable[[], None] | None = think
+        self._text = ""
+        self._n_said = 0
+
+    def __call__(self, piece: str) -> None:
+        self._text += piece
+        spoken = split_reasoning(self._text, self._format)
+        if spoken.thinking and self._think is not None:
+            self._think()
+            self._think = None
+        if len(spoken.said) > self._n_said:
+            n_before, self._n_said = self._n_said, len(spoken.said)
+            self._say(spoken.said[n_before:])
 
 
 @dataclass(frozen=True)

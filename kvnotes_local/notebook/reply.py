@@ -15,7 +15,8 @@ from kvnotes_local.notebook.segment import Segment
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer with its proof. ``first_logits``: float32 (n_vocab,) before its first token, where asked for.
+    """An answer with its proof; what the model thought before is in ``segment.reasoning``. ``first_logits``: float32 (n_vocab,)
+    before its first token, where asked for.
 
     ``edits``: how the fields that were set with AUTO were settled for this question.
     """

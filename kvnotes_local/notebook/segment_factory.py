@@ -74,7 +74,7 @@ class SegmentFactory:
             return segment
         markers = self.format.reasoning
         said = 0
-        if spoken.reasoning and markers is not None:
+        if spoken.thought and markers is not None:
             said = self._behind(markers.close.strip(), content)
             # The white space between the two belongs to neither.
             while said < len(content) and not self._engine.detokenize(content[said : said + 1]).strip():
@@ -82,7 +82,7 @@ class SegmentFactory:
         elif spoken.said != segment.text:
             said = self._behind(self.format.answer_open, content)
         segment = replace(segment, text=spoken.said, reasoning=spoken.reasoning)
-        if not self.format.proven or (spoken.reasoning and not (markers and markers.leaves)):
+        if not self.format.proven or (spoken.thought and not (markers and markers.leaves)):
             return segment
         gone = leaving(self.turns.generation_open(), self.turns.assistant_open(), content, said)
         return segment if gone is None else replace(segment, reasoning_start=gone[0], reasoning_stop=gone[1])

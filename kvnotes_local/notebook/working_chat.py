@@ -87,6 +87,7 @@ class WorkingChat:
     def as_a_whole(self) -> Iterator[None]:
         """What is done inside is one step that can be taken back; an error takes it back at once."""
         self.keeper.check()
+        self.segments = self.cache.bring_back(self.segments)
         state, unsettled = self.cache.remember(self.segments), dict(self.unsettled)
         try:
             yield

@@ -44,6 +44,7 @@ class EngineOptions:
     cache_dir: Path | None = None
     isolate: bool = False
     fast_buffers: bool = True
+    sequences: int = 0
 
     def params(self, *, n_ctx: int = 0) -> EngineParams:
         """The same for an engine. ``n_ctx``: where people leave it to us."""
@@ -56,4 +57,5 @@ class EngineOptions:
             n_gpu_layers=self.n_gpu_layers,
             n_threads=self.threads,
             extra_buffers=self.fast_buffers,
+            n_sequences=self.sequences,
         )

@@ -81,8 +81,15 @@ def _entries(block: str, first_line: int) -> Iterator[_Entry]:
 
 
 def _split_off(key: str, value: str, lines: list[str], first: int) -> Iterator[_Entry]:
-    """One key; lines behind it that are not indented and belong to no list or comment are entries without a key."""
-    own = [at for at, line in enumerate(lines) if at == 0 or line[:1] in ("", " ", "\t", "-", "#", "]", "}", "[", "{")]
+    """One key; lines behind it that are not indented and belong to no list or comment are entries without a key.
+
+    A description goes on to the next key: many are texts of several lines that nobody indented.
+    """
+    if key == "description":
+        yield _Entry(key, value, tuple(lines), first)
+        return
+    beginnings = ("", " ", "\t", "#", "]", "}") if value else ("", " ", "\t", "#", "-", "[", "{", "]", "}")
+    own = [at for at, line in enumerate(lines) if at == 0 or line[:1] in beginnings]
     yield _Entry(key, value, tuple(line if at in own else "" for at, line in enumerate(lines)), first)
     for at, line in enumerate(lines):
         if at not in own:

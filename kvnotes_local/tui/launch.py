@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.protocol import Engine, LoadProgress
 from kvnotes_local.errors import UsageError
 from kvnotes_local.paths import ensure_private
 from kvnotes_local.session.engine_options import EngineOptions
-from kvnotes_local.session.opening import opener
+from kvnotes_local.session.opening import OpenEngine, opener
 from kvnotes_local.session.places import Places
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.last_session import LastSession
+from kvnotes_local.tui.settings import SettingsFile
 from kvnotes_local.tui.start import Start
 
 
@@ -30,8 +34,7 @@ def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_d
     for folder in (places.cache, places.data, places.log):
         ensure_private(folder)
     log_to(places.log / "kvnotes.log")
-    # The engine is in a process of its own: the screens outlive what llama.cpp does not.
-    start = Start(places, opener(places, isolate=True), embedded=embedded_model())
+    start = Start(places, open_engine(places), embedded=embedded_model())
     last = LastSession.load(places.data)
     if options.model is not None:
         path = resolve_model(options.model, find_models()).path
@@ -41,6 +44,21 @@ def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_d
     app = KvnotesApp(replace(start, draft=last.draft))
     keep_terminal_for_the_screen(places.log / "stderr.log")
     app.run(mouse=app.settings.mouse)
+
+
+def open_engine(places: Places) -> OpenEngine:
+    """Loads models in a process of their own: the screens outlive what llama.cpp does not. What was not asked for is as
+    the settings say."""
+    open_ = opener(places, isolate=True)
+
+    def with_settings(
+        path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]
+    ) -> Engine:
+        settings, _ = SettingsFile(places.settings).load()  # told what is wrong with them already
+        params = replace(params, n_sequences=params.n_sequences or settings.sequences)
+        return open_(path, params, progress=progress, note=note)
+
+    return with_settings
 
 
 def log_to(path: Path) -> None:

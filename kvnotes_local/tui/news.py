@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvnotes_local.evaluation.live_check import LiveCheck
     from kvnotes_local.evaluation.probe import Probe
     from kvnotes_local.models.memory import MemoryEstimate
-    from kvnotes_local.notebook.store.records import Chat, ChatSummary, Found
+    from kvnotes_local.notebook.store.records import Chat, ChatSummary, Found, RemovedChat
     from kvnotes_local.tui.workbench.crash_watch import SaferSetting
 
 
@@ -207,7 +207,7 @@ class ChatPreviewed(News):
 class ChatRemoved(News):
     """A chat was deleted; ``chat`` has all of it, so that it can be put back."""
 
-    chat: Chat
+    chat: RemovedChat
 
 
 @dataclass

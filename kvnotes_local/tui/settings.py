@@ -13,6 +13,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from kvnotes_local.atomic_file import write_atomically
 from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.params import MAX_SEQUENCES, MIN_SEQUENCES
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
@@ -34,6 +35,9 @@ edit_level = "field+erratum"
 # How answers of new chats are drawn: one of the presets below. max_tokens is the longest answer.
 preset = "exact"
 max_tokens = 512
+
+# How many chats and forks a model's context holds at once (4 to 256); 0 chooses. What does not fit is put aside.
+sequences = 0
 
 # false leaves the mouse to the terminal.
 mouse = true
@@ -68,6 +72,7 @@ class Settings:
     edit_level: EditLevel = EditLevel.FIELD_ERRATUM
     preset: str = "exact"
     max_tokens: int = DEFAULT_MAX_TOKENS
+    sequences: int = 0
     mouse: bool = True
     presets: Mapping[str, Sampling] = field(default_factory=lambda: {"exact": Sampling()})
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -159,6 +164,7 @@ class _Reader:
             edit_level=EditLevel(level),
             preset=preset,
             max_tokens=self._whole("max_tokens", usual.max_tokens),
+            sequences=self._sequences(usual.sequences),
             mouse=self._switch("mouse", usual.mouse),
             keys=keys,
         )
@@ -197,6 +203,17 @@ class _Reader:
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 20:
             return value
         self._problem(key, f"it has to be a number of tokens, not {value!r}")
+        return usual
+
+    def _sequences(self, usual: int) -> int:
+        value = self._document.get("sequences", usual)
+        if (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and (value == 0 or MIN_SEQUENCES <= value <= MAX_SEQUENCES)
+        ):
+            return value
+        self._problem("sequences", f"it has to be 0, or from {MIN_SEQUENCES} to {MAX_SEQUENCES}, not {value!r}")
         return usual
 
     def _switch(self, key: str, usual: bool) -> bool:

@@ -29,9 +29,8 @@ def test_demo_splices_faster_than_reading_and_to_the_same_logits(kvnotes: Kvnote
     assert first["tokens"]["spliced"] + first["tokens"]["repaired"] == first["n_skill_tokens"]
     assert first["recompute"]["prefilled"] == first["n_skill_tokens"] + first["tokens"]["prefilled"]
     assert first["cosine"] >= 0.99
-    again = document(kvnotes("demo", "--json"))
+    again = document(kvnotes("skills", "compile", "refund-policy", "--json"))["artifacts"][0]
     assert again["status"] == "up to date"
-    assert again["reply"] == first["reply"]
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])

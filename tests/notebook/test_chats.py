@@ -13,12 +13,16 @@ import pytest
 from kvnotes_local.chat_format.finding import FoundIn, find_chat_format
 from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
 from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.plan import Decode
 from kvnotes_local.engine.llama_engine import LlamaEngine
+from kvnotes_local.engine.sequences.state_shelf import forget_states_aside, put_state_back, set_state_aside
 from kvnotes_local.errors import ContextFullError, UsageError
 from kvnotes_local.kv.layout import GGMLType
+from kvnotes_local.notebook.changes import rebuild
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.notebook.store import database as chat_database
 from kvnotes_local.notebook.store.chats import ChatChangedError, ChatStore
 from kvnotes_local.notebook.store.database import ChatStoreError
 from kvnotes_local.notebook.store.export import chat_json, chat_markdown
@@ -260,6 +264,94 @@ def test_removing_a_chat_removes_its_texts_and_keeps_others(tiny_engine: MakeEng
     assert [chat.id for chat in store.list()] == [second.id]
     with pytest.raises(ChatStoreError, match="chats list"):
         store.load(first.id)
+
+
+@pytest.mark.parametrize("order", ["first in first out", "last in first out"])
+def test_chats_that_are_put_back_are_what_they_were(
+    tiny_engine: MakeEngine, store: ChatStore, library: SkillLibrary, tmp_path: Path, order: str
+) -> None:
+    """Whatever was removed, and in whatever order it comes back: all that is stored is as if nothing had happened."""
+    engine = tiny_engine()
+    compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"), n_leads=0)
+    root = open_chat(store, engine, "new", ChatOptions(library=library, compiler=compiler))
+    root.notebook.splice("lamp")
+    root.notebook.ask("A heron?", max_tokens=3)
+    child = root.fork()
+    child.notebook.ask("Which one?", max_tokens=3)
+    grandchild = child.fork()
+
+    def everything() -> object:
+        facts = [(chat.id, depth) for chat, depth in as_tree(store.list())]
+        loaded = [store.load(one).segments for one, _ in facts]
+        found = {(hit.chat.id, hit.number) for hit in store.search("heron")}
+        return facts, store.list(), loaded, found, [store.operations(one) for one, _ in facts]
+
+    before = everything()
+    removed = [store.remove(one.id) for one in (root, child, grandchild)]
+    assert store.list() == ()
+    for one in removed if order == "first in first out" else reversed(removed):
+        store.put_back(one)
+    assert everything() == before
+
+
+def test_forks_written_before_parents_could_be_gone_keep_their_parent(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite"
+    db = sqlite3.connect(path)
+    folder = Path(chat_database.__file__).parent / "schema"
+    db.executescript((folder / "001_chats.sql").read_text())
+    db.execute("INSERT INTO chats VALUES ('aa', 'One', 1, 1, 'm', 'f', '{}', NULL, 0)")
+    db.execute("INSERT INTO chats VALUES ('bb', 'Two', 2, 2, 'm', 'f', '{}', 'aa', 3)")
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    store = ChatStore(path)
+    assert [(one.id, one.parent, one.parent_segments) for one in store.list()] == [("bb", "aa", 3), ("aa", None, 0)]
+    store.put_back(store.remove("aa"))
+    assert [one.parent for one in store.list()] == ["aa", None]
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon-h1"])
+def test_the_state_of_a_chat_that_is_put_back_is_taken_up_again(
+    tiny_engine: MakeEngine, store: ChatStore, library: SkillLibrary, tmp_path: Path, measurements: Path, name: str
+) -> None:
+    """Also of a chat whose skill was edited, which no artifact could give back."""
+    engine = tiny_engine(name)
+    compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"), n_leads=0)
+    chat = open_chat(store, engine, "new", ChatOptions(library=library, compiler=compiler))
+    chat.notebook.splice("lamp")
+    chat.notebook.set("colour", "blue")
+    chat.notebook.ask("Which colour?", max_tokens=3)
+    assert chat.leave()
+    removed = store.remove(chat.id)
+    set_state_aside(measurements, chat.id)
+    assert engine.unpark(chat.id) is None
+    store.put_back(removed)
+    put_state_back(measurements, chat.id)
+    again = open_chat(store, engine, chat.id, ChatOptions(library=library, compiler=compiler))
+    assert again.restored
+    assert again.notebook.segments == chat.notebook.segments
+    assert again.notebook.cost.prefilled == again.notebook.cost.spliced == 0
+    again.leave()
+    set_state_aside(measurements, chat.id)
+    forget_states_aside(measurements)
+    put_state_back(measurements, chat.id)
+    assert engine.unpark(chat.id) is None
+
+
+def test_a_skill_of_which_a_beginning_is_held_is_spliced_from_there_on(
+    tiny_engine: MakeEngine, store: ChatStore, library: SkillLibrary, tmp_path: Path
+) -> None:
+    engine = tiny_engine()
+    compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"), n_leads=0)
+    chat = open_chat(store, engine, "new", ChatOptions(library=library, compiler=compiler))
+    skill = chat.notebook.splice("lamp", repair=4)
+    whole = chat.notebook.segments
+    start = sum(segment.n_tokens for segment in whole[:-1])
+    for kept in (0, 2, 4, skill.n_tokens - 1):
+        change = rebuild(whole, chat.notebook.tokens[: start + kept])
+        decoded = sum(part.n_tokens for part in change.parts if isinstance(part, Decode))
+        assert (decoded, change.repaired) == (max(0, 4 - kept), max(0, 4 - kept))
+        assert sum(part.n_tokens for part in change.parts) == len(chat.notebook.tokens)
 
 
 def test_exports_hold_what_was_said(tiny_engine: MakeEngine, store: ChatStore) -> None:

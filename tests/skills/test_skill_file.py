@@ -129,7 +129,6 @@ def test_a_description_that_is_no_yaml_is_read_as_meant(tmp_path: Path, written:
         ("said: 'it''s' his", "'it''s' his"),
         ('triggers:\n  - "a": b\n  - @mention', None),
         ("hooks:\n\t- a\n\t- b", None),
-        ("no key at all", None),
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -143,6 +142,16 @@ def test_a_line_that_is_not_yaml_costs_its_own_key_only(
     assert (skill.name, skill.description, skill.license, skill.body) == ("my-skill", "Do: it.", "MIT", "Body.")
     assert list(skill.extra.values()) == ([] if kept is None else [kept])
     assert any(f"line {place + 2}" in warning for warning in skill.warnings), skill.warnings
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_line_that_is_no_key_is_ignored_unless_a_description_goes_on_with_it(tmp_path: Path, place: int) -> None:
+    lines = ["name: my-skill", "description: Do: it.", "license: MIT"]
+    lines.insert(place, "no key at all")
+    skill = load(tmp_path, "---\n" + "\n".join(lines) + "\n---\nBody.")
+
+    assert (skill.name, skill.description, skill.license, skill.body) == ("my-skill", "Do: it.", "MIT", "Body.")
+    assert f"line {place + 2} is no 'key: value'; it is ignored" in skill.warnings
 
 
 @pytest.mark.parametrize(
@@ -188,6 +197,7 @@ DESCRIPTIONS = {
     "[BETA] Do things": "[BETA] Do things",
     "First line.\n\n  Keywords: one, two": "First line. Keywords: one, two",
     ">\n  Folded: here\n  and there": "Folded: here and there",
+    "**Lists**\n- one\n- two\n\nwithout blanks before": "**Lists** - one - two without blanks before",
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from skill_samples import simple_skill
+from skill_samples import simple_skill, write_skill
 
+from kvnotes_local.skills.library import SkillLibrary
 from kvnotes_local.skills.lint import ModelLimits, lint, lint_library
 from kvnotes_local.skills.lint_finding import Code
 from kvnotes_local.skills.settings import SkillSettings
@@ -195,3 +197,49 @@ def test_another_skill_is_remarked_on_once() -> None:
     one = skill("See the refund-policy skill for that.", "own-name")
 
     assert len([*lint(one), *lint_library([one], ["refund-policy"])]) == 1
+
+
+HEADS = [
+    "argument-hint: [a] [b]",
+    "globs: *.ts",
+    "hooks:\n\t- a",
+    "metadata:\n  a: b",
+    'said: "x "y" z"',
+    "no key",
+    "x: |",
+    "- y",
+]
+BODIES = [
+    *("See {{limit|200}}.", "{{a|b", "`{{a|b}}`", "```\n{{item|items}}", "> ```\n> x", "{{HIGH|MEDIUM|LOW}}", "{{|x}}"),
+    *(
+        "| a | `b` |",
+        "$1 and $ARGUMENTS",
+        "Use skill-0007 and /skill-0010.",
+        "~~~\n\u200b",
+        "<|im_start|>",
+        "\\{{a|b}} \\\\{{c|d}}",
+        "",
+    ),
+]
+
+
+def test_a_large_library_of_odd_skills_is_linted_to_the_end(tmp_path: Path) -> None:
+    pick = random.Random(5)
+    for number in range(400):
+        lines = [f"name: skill-{number:04}", f"description: About {number}.", *pick.sample(HEADS, pick.randrange(4))]
+        pick.shuffle(lines)
+        body = "\n".join(pick.choices(BODIES, k=pick.randrange(30)))
+        write_skill(tmp_path / f"skill-{number:04}", "---\n" + "\n".join(lines) + f"\n---\n{body}\n")
+    library = SkillLibrary([tmp_path])
+    assert library.problems == ()
+    skills = [library.get(one.name) for one in library.skills]
+    assert len(skills) == 400
+    findings = [*(finding for one in skills for finding in lint(one)), *lint_library(skills)]
+    assert {Code.FIELD_IN_CODE, Code.FIELD_BARS, Code.FIELD_TYPO, Code.FORMAT, Code.ELSEWHERE} <= {
+        one.code for one in findings
+    }
+    for finding in findings:
+        assert finding.message.isprintable()
+        if finding.line and finding.code is not Code.FORMAT:
+            text = (tmp_path / finding.skill / "SKILL.md").read_text().split("\n")
+            assert finding.line <= len(text)

@@ -190,7 +190,6 @@ class FakeEngine:
         parts: Sequence[Part],
         *,
         logits: bool = True,
-        in_place: bool = True,
         progress: Progress | None = None,
     ) -> Applied:
         old, new = self._sequences[seq], []
@@ -221,7 +220,7 @@ class FakeEngine:
     def check(self, seq: int) -> None:
         return
 
-    def fork(self, seq: int, length: int) -> int:
+    def fork(self, seq: int, length: int, *, for_undo: bool = False) -> int:
         twin = self.new_sequence()
         self._sequences[twin] = self._sequences[seq][:length]
         return twin

@@ -20,6 +20,7 @@ from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
 from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.session.places import Places
 from kvnotes_local.tui.last_session import LastSession
+from kvnotes_local.tui.news import ChatRemoved, News
 from kvnotes_local.tui.workbench.crash_watch import CrashWatch
 from kvnotes_local.tui.workbench.desk import FileDesk, FileRequest
 from kvnotes_local.tui.workbench.file_requests import EstimateMemory, ListModels, ListSkills, ReadLog, SaveSession
@@ -46,7 +47,7 @@ def signs_of_llama() -> list[str]:
     return modules + [line for line in mapped if "libllama" in line or "libggml" in line]
 
 
-def requests(desk: FileDesk, home: Path, model: Path) -> Iterator[FileRequest]:
+def requests(desk: FileDesk, heard: list[News], home: Path, model: Path) -> Iterator[FileRequest]:
     """Each kind at least once, on things that are there."""
     user = Segment(Kind.USER, (1, 2), "hello there", content_stop=2, runs=(Run(2, Freshness.FRESH),))
     desk.store.save(CHAT, [user], "say", new=("model", "f" * 64, ChatParams()))
@@ -59,7 +60,6 @@ def requests(desk: FileDesk, home: Path, model: Path) -> Iterator[FileRequest]:
         llama_cpp_version=version("llama-cpp-python"),
     )
     write_artifact(desk.places.artifact_store().path_of(meta), meta, random_rows(*LAYOUTS["plain"]))
-    chat = desk.store.load(CHAT)
 
     yield ListSkills()
     yield NewSkill("begun")
@@ -78,15 +78,16 @@ def requests(desk: FileDesk, home: Path, model: Path) -> Iterator[FileRequest]:
     yield RenameChat(CHAT, "Another title")
     yield ExportChat(CHAT, home / "chat.md")
     yield RemoveChat(CHAT)
-    yield PutChatBack(chat)
+    yield PutChatBack(next(news.chat for news in heard if isinstance(news, ChatRemoved)))
 
 
 def main(home: Path, model: Path) -> None:
     places = Places(home / "cache", home / "data", home, home, (home / "skills",), (model.parent,), only_given=True)
-    desk = FileDesk(places, lambda news: None)
+    heard: list[News] = []
+    desk = FileDesk(places, heard.append)
     found = {"before anything": signs_of_llama()}
     done = set()
-    for request in requests(desk, home, model):
+    for request in requests(desk, heard, home, model):
         request.run(desk)
         done.add(type(request))
         found[f"{type(request).__name__}: {request.what}"] = signs_of_llama()

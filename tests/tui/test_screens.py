@@ -17,6 +17,7 @@ from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.tui.command_list import COMMANDS
 from kvnotes_local.tui.news import (
     ChatOpened,
+    ChatRemoved,
     ChatsListed,
     MemoryEstimated,
     ModelReady,
@@ -27,7 +28,7 @@ from kvnotes_local.tui.news import (
 from kvnotes_local.tui.palette import KvnotesCommands
 from kvnotes_local.tui.screens.chats import ChatsScreen
 from kvnotes_local.tui.screens.skills import SkillsScreen
-from kvnotes_local.tui.workbench.store_requests import RemoveChat, RemoveOpenChat
+from kvnotes_local.tui.workbench.store_requests import PutChatBack, RemoveChat, RemoveOpenChat
 from tests.tui.conftest import Play
 from tests.tui.stage import Stage
 from tests.zoo import zoo_model
@@ -189,7 +190,10 @@ def test_chats_that_descend_from_each_other_are_all_shown(play: Play, tmp_path: 
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_deleted_chat_leaves_no_saved_state(play: Play, tmp_path: Path, is_open: bool) -> None:
+def test_a_deleted_chat_takes_its_saved_state_back_or_leaves_none(play: Play, is_open: bool) -> None:
+    """It can be put back until the screens are left."""
+    kept: list[Path] = []
+
     async def scene(stage: Stage) -> None:
         await stage.say("Nobody shall know this")
         chat = stage.app.session.chat
@@ -200,13 +204,22 @@ def test_a_deleted_chat_leaves_no_saved_state(play: Play, tmp_path: Path, is_ope
         if not is_open:
             await stage.say("/new")
         assert shelf.keep(chat.id, ShelvedState((1,), memoryview(b"state"))).kept
-        assert len(list(save.iterdir())) == 1
+        (state,) = save.iterdir()
+        kept.append(save)
         stage.app.submit((RemoveOpenChat if is_open else RemoveChat)(chat.id))
         await stage.idle()
         assert chat.id not in [one.id for one in stage.heard(ChatsListed)[-1].chats]
-        assert not list(save.iterdir())
+        assert not state.exists()
+        stage.app.submit(PutChatBack(stage.heard(ChatRemoved)[-1].chat))
+        await stage.idle()
+        assert chat.id in [one.id for one in stage.heard(ChatsListed)[-1].chats]
+        assert state.exists()
+        stage.app.submit(RemoveChat(chat.id))
+        await stage.idle()
 
     play(scene)
+    (save,) = kept
+    assert not list(save.iterdir())
 
 
 def test_a_stored_chat_is_gone_on_with(play: Play) -> None:

@@ -32,6 +32,34 @@ class ModelPlan:
         return [one for one in self.planned if one.status is PlanStatus.MISSING]
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """What is to be made. ``seconds``: None where the speed of a model is not known."""
+
+    n: int
+    n_tokens: int
+    n_bytes: int
+    seconds: float | None
+
+    @classmethod
+    def of(cls, plans: Sequence[ModelPlan]) -> _Cost:
+        missing = [one for plan in plans for one in plan.missing]
+        times = [
+            sum(one.n_decoded for one in plan.missing) / plan.speed.prefill if plan.speed else None
+            for plan in plans
+            if plan.missing or (plan.speed and len(plans) == 1)
+        ]
+        seconds = None if None in times or not times else sum(one for one in times if one is not None)
+        return cls(len(missing), sum(one.n_tokens for one in missing), sum(one.n_bytes for one in missing), seconds)
+
+    def __str__(self) -> str:
+        if not self.n:
+            return "0 to make"
+        size = f", about {human_bytes(self.n_bytes)}" if self.n_bytes else ""
+        time = "; time not measured yet" if self.seconds is None else f", about {human_seconds(self.seconds)}"
+        return f"{self.n} to make ({counted(self.n_tokens, 'token')}{size}{time})"
+
+
 class BatchRecord:
     """Entries of one run, as ``--json`` prints them, each told to the report once.
 
@@ -88,15 +116,8 @@ class BatchRecord:
 
     def plan(self, plan: ModelPlan) -> None:
         """What will be made for a model."""
-        missing = plan.missing
-        n_tokens, n_bytes = sum(one.n_tokens for one in missing), sum(one.n_bytes for one in missing)
-        seconds = sum(one.n_decoded for one in missing) / plan.speed.prefill if plan.speed else None
-        line = f"{plan.name}: {sum(one.status is PlanStatus.UP_TO_DATE for one in plan.planned)} up to date, "
-        line += f"{len(missing)} to make"
-        if missing:
-            line += f" ({counted(n_tokens, 'token')}"
-            line += f", about {human_bytes(n_bytes)}" if n_bytes else ""
-            line += f", about {human_seconds(seconds)})" if seconds is not None else "; time not measured yet)"
+        cost = _Cost.of([plan])
+        line = f"{plan.name}: {sum(one.status is PlanStatus.UP_TO_DATE for one in plan.planned)} up to date, {cost}"
         impossible = [one.skill.name for one in plan.planned if one.status is PlanStatus.IMPOSSIBLE]
         line += f", cannot be made: {', '.join(impossible)}" if impossible else ""
         names = [[one.skill.name for one in plan.planned if one.status is status] for status in PlanStatus]
@@ -105,12 +126,18 @@ class BatchRecord:
             "up_to_date": names[0],
             "missing": names[1],
             "impossible": impossible,
-            "n_tokens": n_tokens,
-            "bytes": n_bytes,
-            "seconds": seconds,
+            "n_tokens": cost.n_tokens,
+            "bytes": cost.n_bytes,
+            "seconds": cost.seconds,
         }
         self.plans.append(facts)
         self._report.tell(line, "plan", **facts)
+
+    def total(self, plans: Sequence[ModelPlan]) -> None:
+        """What will be made for all models together."""
+        cost = _Cost.of(plans)
+        facts = {"missing": cost.n, "n_tokens": cost.n_tokens, "bytes": cost.n_bytes, "seconds": cost.seconds}
+        self._report.tell(f"All models: {cost}", "total", **facts)
 
     def add(self, model: str, made: CompiledSkill | None, remark: str = "") -> None:
         """An artifact that was made, or is there."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvnotes_local.cli.output import Output
@@ -14,7 +16,9 @@ from kvnotes_local.cli.skills.batch_wanted import Wanted
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import Cancelled, DiskFullError, KvnotesError
+from kvnotes_local.models.memory import available_memory
 from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.opening import chosen_model
 from kvnotes_local.session.places import Places
 from kvnotes_local.session.session import Session
 from kvnotes_local.skills.batch import (
@@ -34,6 +38,19 @@ from kvnotes_local.wording import counted
 if TYPE_CHECKING:
     from kvnotes_local.cli.skills.batch_report import BatchReport
     from kvnotes_local.contract.compile_job import BatchCost
+
+
+_CONTEXT_BYTES = 1 << 30
+"""Room that is left for a model's context and buffers, beside its weights."""
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A model with its plan. ``session`` gives the one that it was planned with, or loads it again where that was closed."""
+
+    plan: ModelPlan
+    session: Callable[[], AbstractContextManager[Session]]
+    close: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -67,42 +84,74 @@ class BatchRun:
                     if not only_plan:
                         self._make(session, plan, force)
                 return
-            plans = self._without_doubles(
-                [(model, self._plan_alone(model, found.skills, force)) for model in self.models]
-            )
-            self._tell_plans([plan for _, plan in plans], found.broken, only_plan)
-            if only_plan:
-                return
-            for model, plan in plans:
-                if plan.missing or (self.verify and not plan.problem):
-                    with self._session(model) as session:
-                        self._make(session, plan, force)
+            with ExitStack() as all_sessions:
+                opened = self._plan_all(found.skills, force, all_sessions)
+                self._tell_plans([one.plan for one in opened], found.broken, only_plan)
+                if only_plan:
+                    return
+                for one in opened:
+                    if one.plan.missing or (self.verify and not one.plan.problem):
+                        with one.session() as session:
+                            self._make(session, one.plan, force)
+                    one.close()
         except Cancelled as error:
             raise Cancelled(f"Stopped. {self.record.so_far()}") from error
         except DiskFullError as error:
             raise DiskFullError(f"{error}. {self.record.so_far()}" if self.record.n_made else str(error)) from error
 
-    def _without_doubles(self, plans: Sequence[tuple[str | None, ModelPlan]]) -> list[tuple[str | None, ModelPlan]]:
-        """A model that was given twice, as a name and as a file, has one plan."""
-        different: dict[str, tuple[str | None, ModelPlan]] = {}
-        for model, plan in plans:
-            if different.setdefault(plan.fingerprint or str(model), (model, plan))[1] is not plan:
-                self.report.note(f"{model} is the same model as {plan.name}; it is served once.", "note")
-        return list(different.values())
+    def _plan_all(self, skills: Sequence[Skill], force: bool, all_sessions: ExitStack) -> list[_Opened]:
+        """Plans for all models, in their order. Each model is loaded once, if they fit into the memory together: the last one
+        first, since what is opened last has to be closed first."""
+        models = self._different_models()
+        opened: list[_Opened] = []
+        for index in reversed(range(len(models))):
+            model, _ = models[index]
+            keep = all_sessions.enter_context(ExitStack())
+            try:
+                session = keep.enter_context(self._session(model))
+                plan = self._plan(session, skills, force)
+            except Cancelled:
+                raise
+            except KvnotesError as error:
+                keep.close()
+                opened.append(_Opened(ModelPlan(str(model), problem=str(error)), partial(self._session, model)))
+                continue
+            one = _Opened(plan, partial(self._session, model))
+            if sum(n_bytes + _CONTEXT_BYTES for _, n_bytes in models[:index]) <= available_memory():
+                one = _Opened(plan, partial(_kept, session), keep.close)
+            else:
+                keep.close()
+            opened.append(one)
+        return opened[::-1]
+
+    def _different_models(self) -> list[tuple[str | None, int]]:
+        """Models with their sizes; one that was given twice, as a name and as a file, is there once."""
+        names: dict[str, str] = {}
+        different: list[tuple[str | None, int]] = []
+        for model in self.models:
+            n_bytes = 0
+            try:
+                found = chosen_model(replace(self.options, model=model))
+                n_bytes = found.n_bytes
+                fingerprint = self._places.fingerprint(found.path)
+            except KvnotesError:  # is told when it is to be loaded
+                different.append((model, n_bytes))
+                continue
+            if fingerprint in names:
+                self.report.note(f"{model} is the same model as {names[fingerprint]}; it is served once.", "note")
+                continue
+            names[fingerprint] = found.name
+            different.append((model, n_bytes))
+        return different
+
+    @property
+    def _places(self) -> Places:
+        return Places.usual(cache=self.options.cache_dir)
 
     def _session(self, model: str | None) -> Any:
         return open_session(
             replace(self.options, model=model), self.output, skills_dirs=self.wanted.skills_dirs, store_type=self.store
         )
-
-    def _plan_alone(self, model: str | None, skills: Sequence[Skill], force: bool) -> ModelPlan:
-        try:
-            with self._session(model) as session:
-                return self._plan(session, skills, force)
-        except Cancelled:
-            raise
-        except KvnotesError as error:
-            return ModelPlan(str(model), problem=str(error))
 
     def _plan(self, session: Session, skills: Sequence[Skill], force: bool) -> ModelPlan:
         info = session.engine.info
@@ -110,7 +159,7 @@ class BatchRun:
             info.name,
             info.fingerprint,
             plan_skills(session.engine, session.compiler, skills, force=force),
-            SpeedMemory(Places.usual(cache=self.options.cache_dir).cache).get(info.fingerprint),
+            SpeedMemory(self._places.cache).get(info.fingerprint),
         )
 
     def _tell_plans(self, plans: Sequence[ModelPlan], broken: Sequence[tuple[str, str]], only_plan: bool) -> None:
@@ -126,9 +175,11 @@ class BatchRun:
                     self.record.fail(plan.name, one.skill.name, one.problem)
                 elif one.existing is not None:
                     self.record.add(plan.name, one.existing)
+        if len(plans) > 1:
+            self.record.total(plans)
         missing = [one for plan in plans for one in plan.missing]
         self.record.n_missing = len(missing)
-        store = Places.usual(cache=self.options.cache_dir).artifact_store()
+        store = self._places.artifact_store()
         check_room(store, missing)
         if missing and not only_plan:
             store.check_writable()
@@ -209,7 +260,7 @@ class BatchRun:
         speed = measured_speed(session.engine, cost, made)
         if speed is None or cost.tokens_per_second is None:
             return
-        SpeedMemory(Places.usual(cache=self.options.cache_dir).cache).put(plan.fingerprint, speed)
+        SpeedMemory(self._places.cache).put(plan.fingerprint, speed)
         own, share = cost.tokens_per_second, cost.share_of_plain
         line = f"{plan.name}: {counted(cost.decoded, 'token')} in {cost.seconds:.1f} s, {own:,.0f} tokens/s"
         if share is not None:
@@ -229,6 +280,10 @@ class BatchRun:
         }
         self.record.models.append(facts)
         self.report.tell(line, "model", **facts)
+
+
+def _kept(session: Session) -> AbstractContextManager[Session]:
+    return nullcontext(session)
 
 
 def _heed_interrupt(session: Session) -> None:

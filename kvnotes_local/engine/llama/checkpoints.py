@@ -58,3 +58,17 @@ def go_back(context: LlamaContext, seq: int, checkpoint: Checkpoint) -> None:
     """Make a sequence that has grown since what it was at the checkpoint."""
     context.set_state(seq, checkpoint.blob, flags=PARTIAL)
     context.remove(seq, checkpoint.n_tokens)
+
+
+def end_where_known(context: LlamaContext, seq: int, tokens: list[int], checkpoints: Checkpoints) -> None:
+    """After an error: where the sequence has grown beyond ``tokens`` and cannot be cut, go back to the last checkpoint before
+    and take what is behind it out of ``tokens``."""
+    if context.try_remove(seq, len(tokens)):
+        return
+    checkpoint = checkpoints.nearest(len(tokens))
+    if checkpoint is None:
+        context.remove(seq, -1)
+        tokens.clear()
+    else:
+        go_back(context, seq, checkpoint)
+        del tokens[checkpoint.n_tokens :]

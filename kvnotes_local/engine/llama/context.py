@@ -20,7 +20,10 @@ from kvnotes_local.errors import Cancelled, ContextFullError, EngineError
 from kvnotes_local.kv.block_types import block_type
 
 N_SEQUENCES = 16
-"""Sequences of a context: the chat, its forks, and spare ones for building."""
+"""Sequences of a context, where no other number is asked for: chats, their forks, and two spare ones for building."""
+
+_NO_CELLS = 1
+"""What llama_decode returns where the context has no free cells."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ class LlamaContext:
         self.n_batch = int(api.llama_n_ubatch(self.pointer))
         self._batch = api.llama_batch_init(self.n_batch, 0, 1)
         self._n_vocab = model.n_vocab
+        self.give_way: Callable[[], bool] = lambda: False
+        """Asked for cells where none are free; False where nobody can give any up."""
         self._in_flight = 0  # tokens that may not be computed yet
 
     def close(self) -> None:
@@ -135,7 +140,8 @@ class LlamaContext:
         """Compute ``tokens`` at positions ``start …`` of a sequence whose last position is ``start - 1``.
 
         ``logits``: compute them for the last token. ``all_logits``: float32 (len(tokens), n_vocab) to fill, one row a
-        token. Raises Cancelled or ContextFullError; the sequence then ends where it ended before.
+        token. Raises Cancelled or ContextFullError; the sequence then ends where it ended before, or, where its memory cannot
+        be cut, further on: see ``checkpoints.end_where_known``.
         """
         batch = self._batch
         for first in range(0, len(tokens), self.n_batch):
@@ -152,7 +158,7 @@ class LlamaContext:
                 batch.logits[n - 1] = True
             status = self._decode_batch(n)
             if status != 0:
-                self.remove(seq, start)
+                self.try_remove(seq, start)
                 raise self._decode_error(status, len(tokens), start)
             if all_logits is not None:
                 for i in range(n):
@@ -163,8 +169,7 @@ class LlamaContext:
     def decode_runs(self, runs: Sequence[Run], *, progress: Callable[[int], None] | None = None) -> None:
         """Compute tokens of several sequences together: batches are filled from one run after the other.
 
-        ``progress`` is called with the tokens done so far, over all runs. Raises as ``decode``; all sequences then end where
-        they ended before.
+        ``progress`` is called with the tokens done so far, over all runs. Raises as ``decode``, and leaves the sequences so.
         """
         cells = [(token, run.start + at, run.seq) for run in runs for at, token in enumerate(run.tokens)]
         batch = self._batch
@@ -180,7 +185,7 @@ class LlamaContext:
             status = self._decode_batch(len(chunk))
             if status != 0:
                 for run in runs:
-                    self.remove(run.seq, run.start)
+                    self.try_remove(run.seq, run.start)
                 raise self._decode_error(status, len(cells), min(run.start for run in runs))
             if progress is not None:
                 progress(first + len(chunk))
@@ -192,10 +197,13 @@ class LlamaContext:
         self._in_flight = 0
 
     def _decode_batch(self, n_tokens: int) -> int:
-        """Compute the batch; llama.cpp's status."""
+        """Compute the batch; llama.cpp's status. Where it finds no free cells, it changes nothing, so it can be asked again."""
         self._in_flight += n_tokens
-        with PULSE.piece("decode", n_tokens):
-            return int(api.llama_decode(self.pointer, self._batch))
+        while True:
+            with PULSE.piece("decode", n_tokens):
+                status = int(api.llama_decode(self.pointer, self._batch))
+            if status != _NO_CELLS or not self.give_way():
+                return status
 
     def last_logits(self) -> NDArray[np.float32]:
         """float32 (n_vocab,), a copy, of the last decoded token for which logits were asked."""
@@ -246,13 +254,16 @@ class LlamaContext:
         """
         self.synchronize()
         pointer = np.frombuffer(blob, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        with PULSE.piece("state bytes in", blob.nbytes):
-            read = int(api.llama_state_seq_set_data_ext(self.pointer, pointer, blob.nbytes, seq, flags))
-        if read != blob.nbytes:
+        while True:
+            with PULSE.piece("state bytes in", blob.nbytes):
+                read = int(api.llama_state_seq_set_data_ext(self.pointer, pointer, blob.nbytes, seq, flags))
+            if read == blob.nbytes:
+                return
             api.llama_memory_seq_rm(self.memory, seq, -1, -1)
-            raise ContextFullError(
-                f"The context of {self.n_ctx:,} tokens has no room for these rows. Use a larger --n-ctx or a shorter chat."
-            )
+            if not self.give_way():
+                raise ContextFullError(
+                    f"The context of {self.n_ctx:,} tokens has no room for these rows. Use a larger --n-ctx or a shorter chat."
+                )
 
     def _logits_row(self, index: int) -> NDArray[np.float32]:
         self.synchronize()
@@ -264,7 +275,7 @@ class LlamaContext:
     def _decode_error(self, status: int, n_tokens: int, start: int) -> Exception:
         if status == 2:
             return Cancelled("Stopped.")
-        if status == 1:
+        if status == _NO_CELLS:
             return ContextFullError(
                 f"{n_tokens:,} tokens behind {start:,} do not fit into the context of {self.n_ctx:,} tokens. "
                 "Use a larger --n-ctx; in a chat, drop a skill or start a new one."

@@ -35,7 +35,7 @@ from kvnotes_local.engine.process.supervision import Death, Limits, crash_error
 from kvnotes_local.errors import Cancelled, EngineCrashed, EngineError, EngineLost
 
 PROGRAM = (sys.executable, "-P", "-m", "kvnotes_local.engine.process.child")
-_SEQUENCES_PER_EPOCH = 1 << 10
+_SEQUENCES_PER_EPOCH = 1 << 20
 
 
 class ChildEngine:
@@ -107,21 +107,20 @@ class ChildEngine:
         parts: Sequence[Part],
         *,
         logits: bool = True,
-        in_place: bool = True,
         progress: Progress | None = None,
     ) -> Applied:
         theirs = [
             replace(part, source=self._number(part.source)) if isinstance(part, Graft) else part for part in parts
         ]
-        how = {"parts": theirs, "logits": logits, "in_place": in_place, "progress": progress}
+        how = {"parts": theirs, "logits": logits, "progress": progress}
         return cast(Applied, self._change(seq, "apply", **how))
 
     def check(self, seq: int) -> None:
         self._call("check", seq=self._number(seq))
 
-    def fork(self, seq: int, length: int) -> int:
+    def fork(self, seq: int, length: int, *, for_undo: bool = False) -> int:
         with self._lock:
-            return self._given(self._call("fork", seq=self._number(seq), length=length))
+            return self._given(self._call("fork", seq=self._number(seq), length=length, for_undo=for_undo))
 
     def logits(self, seq: int) -> NDArray[np.float32]:
         return cast(NDArray[np.float32], self._call("logits", seq=self._number(seq)))
@@ -185,12 +184,12 @@ class ChildEngine:
             return self._ask(self._running(), name, arguments)
 
     def _change(self, seq: int, name: str, /, **arguments: Any) -> Any:
-        """One call that may change what a sequence holds."""
+        """One call that may change what sequences hold: others may have to give way."""
         with self._lock:
             try:
                 return self._call(name, seq=self._number(seq), **arguments)
             finally:
-                self._tokens.pop(seq, None)
+                self._tokens.clear()
 
     def _ask(self, process: EngineProcess, name: str, arguments: dict[str, Any]) -> Any:
         listens = next((key for key in arguments if key in CALLBACKS), None)
@@ -266,13 +265,14 @@ class ChildEngine:
             try:
                 step = cast(GenerationStep, self._call(name, generation=number))
             finally:
-                self._tokens.pop(seq, None)
+                self._tokens.clear()
         generation.tokens.extend(step.tokens)
         generation.n_cached, generation.seconds = step.n_cached, step.seconds
         generation.stop_reason, generation.end_token = step.stop_reason, step.end_token
         return step
 
     def _given(self, number: int) -> int:
+        self._tokens.clear()  # others may have had to give way
         return self._epoch * _SEQUENCES_PER_EPOCH + number
 
     def _number(self, seq: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from kvnotes_local.artifacts.artifact import Artifact
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.plan import Applied, Decode, Graft, Keep, Part, Splice
 from kvnotes_local.contract.protocol import Progress
-from kvnotes_local.engine.llama.checkpoints import Checkpoints, go_back
+from kvnotes_local.engine.llama.checkpoints import Checkpoints, end_where_known, go_back
 from kvnotes_local.engine.llama.context import LlamaContext
 from kvnotes_local.engine.sequences.rows_transfer import RowsTransfer, TransferStats
 from kvnotes_local.errors import ContextFullError, EngineError
@@ -20,8 +20,8 @@ from kvnotes_local.kv.rows import mix_layers, slice_rows
 from kvnotes_local.wording import counted
 
 OpenArtifact = Callable[[Path], Artifact]
-TokensOf = Callable[[int], Sequence[int]]
-"""Tokens of a sequence; raises EngineError for one that is not in use."""
+Sources = Mapping[int, "SequenceState"]
+"""Sequences that rows are taken from, by the numbers that grafts name them with."""
 
 
 @dataclass
@@ -39,6 +39,7 @@ class _Run:
 
     logits: bool
     progress: Progress | None
+    sources: Sources
     total: int
     done: int = 0
     reused: int = 0
@@ -64,34 +65,32 @@ class SequenceBuilder:
         model_class: ModelClass,
         stage: int,
         open_artifact: OpenArtifact,
-        tokens_of: TokensOf,
     ) -> None:
         self._context = context
         self._transfer = transfer
         self._class = model_class
         self._stage = stage
         self._open = open_artifact
-        self._tokens_of = tokens_of
 
     def apply(
         self,
         state: SequenceState,
         parts: Sequence[Part],
+        sources: Sources,
         *,
         logits: bool,
-        in_place: bool,
         progress: Progress | None,
     ) -> Applied:
         """Carry out a plan; ``state.tokens`` always says what the sequence holds, also after an error.
 
-        An error leaves the sequence as it was, unless its old and new rows did not fit into the context side by side and
-        ``in_place`` allows to take the old ones out first: then it may hold the beginning of the new state.
+        An error leaves the sequence as it was, unless its old and new rows did not fit into the context side by side and the
+        old ones were taken out first: then it may hold the beginning of the new state.
         """
         began = time.perf_counter()
         parts = [part for part in parts if part.n_tokens]
         _check(parts, len(state.tokens))
-        self._check_grafts(parts, len(state.tokens))
-        run = _Run(logits, progress, sum(part.n_tokens for part in parts))
+        self._check_grafts(parts, len(state.tokens), sources)
+        run = _Run(logits, progress, sources, sum(part.n_tokens for part in parts))
         if run.total > self._context.n_ctx:
             raise ContextFullError(
                 f"{counted(run.total, 'token')} cannot fit into the context of {self._context.n_ctx:,}. "
@@ -109,7 +108,7 @@ class SequenceBuilder:
         if prefix == len(state.tokens) and not any(isinstance(part, (Keep, Graft)) for part in parts):
             self._append(state, parts, run)
         else:
-            self._rebuild(state, prefix, parts, run, in_place)
+            self._rebuild(state, prefix, parts, run)
         return Applied(
             reused=run.reused,
             moved=run.moved,
@@ -127,16 +126,11 @@ class SequenceBuilder:
         try:
             self._build(state, parts, run, {}, None, ())
         except BaseException:
-            if self._class is ModelClass.PREFIX_ONLY and length:
-                checkpoint = state.checkpoints.nearest(length)
-                assert checkpoint is not None  # taken when the plan began
-                go_back(self._context, state.id, checkpoint)
-            else:
-                self._context.remove(state.id, length)
             del state.tokens[length:]
+            end_where_known(self._context, state.id, state.tokens, state.checkpoints)
             raise
 
-    def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run, in_place: bool) -> None:
+    def _rebuild(self, state: SequenceState, prefix: int, parts: Sequence[Part], run: _Run) -> None:
         old = tuple(state.tokens)
         staged = SequenceState(self._stage, list(old[:prefix]))
         checkpoint = state.checkpoints.nearest(prefix) if self._class is ModelClass.PREFIX_ONLY else None
@@ -149,7 +143,7 @@ class SequenceBuilder:
             self._build(staged, parts, run, {}, state.id, old)
         except ContextFullError:
             self._context.remove(staged.id, -1)
-            if self._class is not ModelClass.SPLICE or not in_place or any(isinstance(part, Graft) for part in parts):
+            if any(isinstance(part, Graft) for part in parts):
                 raise
             self._rebuild_in_place(state, prefix, parts, run)
             return
@@ -166,10 +160,19 @@ class SequenceBuilder:
         """Old and new rows do not fit side by side: take the rows to be kept into memory, cut, and put them back."""
         old = tuple(state.tokens)
         saved = {part: self._transfer.read(state.id, part.start, part.stop) for part in parts if isinstance(part, Keep)}
-        self._context.remove(state.id, prefix)
+        checkpoint = state.checkpoints.nearest(prefix) if self._class is ModelClass.PREFIX_ONLY else None
+        if prefix and checkpoint is not None and prefix < len(old):
+            go_back(self._context, state.id, checkpoint)
+        else:
+            self._context.remove(state.id, prefix)
         del state.tokens[prefix:]
-        again = _Run(run.logits, run.progress, run.total, done=prefix, reused=prefix, decoded=run.decoded)
-        self._build(state, parts, again, saved, None, old)
+        state.checkpoints.cut(prefix)
+        again = _Run(run.logits, run.progress, run.sources, run.total, done=prefix, reused=prefix, decoded=run.decoded)
+        try:
+            self._build(state, parts, again, saved, None, old)
+        except BaseException:
+            end_where_known(self._context, state.id, state.tokens, state.checkpoints)
+            raise
         run.__dict__.update(again.__dict__)
 
     def _build(
@@ -229,12 +232,12 @@ class SequenceBuilder:
         self, part: Graft, state: SequenceState, own: int | None, old: Sequence[int], run: _Run
     ) -> Sequence[int]:
         """Append rows of another sequence, or a mixture with rows of sequence ``own``; returns their tokens."""
-        at = len(state.tokens)
+        at, source = len(state.tokens), run.sources[part.source]
         if part.whole and part.start == at:
-            self._context.copy(part.source, state.id, part.start, part.stop)
+            self._context.copy(source.id, state.id, part.start, part.stop)
             run.reused += part.n_tokens
         else:
-            rows = self._transfer.read(part.source, part.start, part.stop)
+            rows = self._transfer.read(source.id, part.start, part.stop)
             if not part.whole:
                 if own is None:
                     raise EngineError("Rows to be mixed are gone.")
@@ -245,16 +248,16 @@ class SequenceBuilder:
             self._transfer.write(rows, state.id, at, run.transfer)
             run.moved += part.n_tokens
         if part.whole:
-            return self._tokens_of(part.source)[part.start : part.stop]
+            return source.tokens[part.start : part.stop]
         return old[part.own : part.own + part.n_tokens]
 
-    def _check_grafts(self, parts: Sequence[Part], length: int) -> None:
+    def _check_grafts(self, parts: Sequence[Part], length: int, sources: Sources) -> None:
         for part in parts:
             if not isinstance(part, Graft):
                 continue
             if self._class is not ModelClass.SPLICE:
                 raise EngineError("Rows of this model cannot be taken from one sequence into another.")
-            there = len(self._tokens_of(part.source))
+            there = len(sources[part.source].tokens)
             if not 0 <= part.start <= part.stop <= there:
                 raise EngineError(f"A plan takes rows {part.start:,}–{part.stop:,} of a sequence of {there:,} tokens.")
             if not part.whole and not 0 <= part.own <= part.own + part.n_tokens <= length:

@@ -20,6 +20,7 @@ Load = Callable[[Path], tuple[tuple[int, ...], memoryview]]
 MEMORY_LIMIT = 1 << 30
 DISK_LIMIT = 4 << 30
 _STALE_SECONDS = 3600.0
+_ASIDE = "deleted-"
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,36 @@ def forget_state(cache_dir: Path, key: str) -> bool:
     except OSError as error:
         raise ArtifactError(f"The saved state {path} cannot be deleted: {error.strerror}. Check its rights.") from error
     return True
+
+
+def set_state_aside(cache_dir: Path, key: str) -> None:
+    """Take the state of a chat that was deleted out of use, until it is put back or ``forget_states_aside``. Raises
+    ArtifactError."""
+    path = _file(states_directory(cache_dir), key)
+    try:
+        path.replace(_aside(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return  # there is none: put back, the chat is read again
+    except OSError as error:
+        raise ArtifactError(f"The saved state {path} cannot be deleted: {error.strerror}. Check its rights.") from error
+
+
+def put_state_back(cache_dir: Path, key: str) -> None:
+    """Use the state of a chat again that was set aside; where that cannot be, the chat is read again."""
+    path = _file(states_directory(cache_dir), key)
+    with suppress(OSError):
+        _aside(path).replace(path)
+
+
+def forget_states_aside(cache_dir: Path) -> None:
+    """Delete the states of chats that will not be put back any more."""
+    with suppress(OSError):  # tried again the next time
+        for path in states_directory(cache_dir).glob(f"{_ASIDE}*"):
+            path.unlink(missing_ok=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{_ASIDE}{path.name}")
 
 
 def _file(directory: Path, key: str) -> Path:

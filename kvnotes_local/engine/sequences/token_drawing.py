@@ -8,10 +8,11 @@ import time
 from collections.abc import Container, Generator
 
 from kvnotes_local.contract.generation import Generation, Sampling, StopReason, TokenEvent
+from kvnotes_local.engine.llama.checkpoints import end_where_known
 from kvnotes_local.engine.llama.context import LlamaContext
 from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.engine.llama.sampling import SamplerChain
-from kvnotes_local.engine.sequences.builder import SequenceState
+from kvnotes_local.engine.sequences.pool import Sequences
 from kvnotes_local.errors import Cancelled
 
 
@@ -19,13 +20,14 @@ def draw_tokens(
     generation: Generation,
     model: LlamaModel,
     context: LlamaContext,
-    state: SequenceState,
+    sequences: Sequences,
+    seq: int,
     lock: threading.RLock,
     sampling: Sampling,
     max_tokens: int,
     ends: Container[int],
 ) -> Generator[TokenEvent, None, None]:
-    """Draw up to ``max_tokens`` behind the last decoded token of ``state`` and keep account in ``generation``.
+    """Draw up to ``max_tokens`` behind the last decoded token of sequence ``seq`` and keep account in ``generation``.
 
     ``ends``: tokens that end an answer beside those of the vocabulary. ``lock`` is held for each token, not between them, so
     that a slow reader of the text holds nobody up.
@@ -38,8 +40,7 @@ def draw_tokens(
             for number in range(max_tokens):
                 with lock:
                     if number > 0:
-                        context.decode(state.id, generation.tokens[-1:], len(state.tokens), logits=True)
-                        state.tokens.append(generation.tokens[-1])
+                        _append(context, sequences, seq, generation.tokens[-1])
                         generation.n_cached = number
                     token = sampler.sample()
                 if model.is_end(token) or token in ends:
@@ -63,3 +64,14 @@ def draw_tokens(
     rest = decoder.decode(b"", final=True)
     if rest:
         yield TokenEvent(generation.tokens[-1], rest)
+
+
+def _append(context: LlamaContext, sequences: Sequences, seq: int, token: int) -> None:
+    """Compute one more token of a sequence, with its logits."""
+    with sequences.at_work(seq) as (state,):
+        try:
+            context.decode(state.id, [token], len(state.tokens), logits=True)
+        except BaseException:
+            end_where_known(context, state.id, state.tokens, state.checkpoints)
+            raise
+        state.tokens.append(token)

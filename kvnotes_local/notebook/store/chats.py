@@ -9,9 +9,20 @@ from pathlib import Path
 from kvnotes_local.notebook.segment import Segment
 from kvnotes_local.notebook.store.database import ChatDatabase, ChatStoreError, explained
 from kvnotes_local.notebook.store.params import ChatParams
-from kvnotes_local.notebook.store.records import Chat, ChatSummary, Found, new_chat_id, short_title, summary_from_row
+from kvnotes_local.notebook.store.records import (
+    Chat,
+    ChatSummary,
+    Found,
+    RemovedChat,
+    new_chat_id,
+    short_title,
+    summary_from_row,
+)
 from kvnotes_local.notebook.store.segment_rows import COLUMNS, segment_from_row, segment_to_row
 from kvnotes_local.wording import counted
+
+_TABLES = {"chats": "id", "segments": "chat", "operations": "chat", "texts": "chat"}
+"""What belongs to a chat: tables, and the column that says so. The chat itself comes first."""
 
 
 class ChatChangedError(ChatStoreError):
@@ -94,7 +105,8 @@ class ChatStore:
         with self._database.transaction():
             (params,) = self._db.execute("SELECT params FROM chats WHERE id = ?", (summary.id,)).fetchone()
             self._db.execute(
-                "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO chats (id, title, created, updated, model_name, model_fingerprint, params, parent, "
+                "parent_segments) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     twin,
                     summary.title,
@@ -176,11 +188,14 @@ class ChatStore:
         with self._database.transaction():
             self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (short_title(title), chat))
 
-    def remove(self, chat: str) -> None:
-        """Delete a chat; forks of it stay and become chats of their own."""
+    def remove(self, chat: str) -> RemovedChat:
+        """Delete a chat; forks of it stay and are chats of their own, unless it is put back. Returns all of it."""
         with self._database.transaction():
-            self._db.execute("DELETE FROM texts WHERE chat = ?", (chat,))
-            self._db.execute("DELETE FROM chats WHERE id = ?", (chat,))
+            summary = self.find(chat)
+            rows = {table: self._rows(table, where, summary.id) for table, where in _TABLES.items()}
+            self._db.execute("DELETE FROM texts WHERE chat = ?", (summary.id,))
+            self._db.execute("DELETE FROM chats WHERE id = ?", (summary.id,))
+        return RemovedChat(summary, rows)
 
     def last_operation(self, chat: str) -> int:
         """Number of the last change of a chat, 0 for none."""
@@ -215,38 +230,38 @@ class ChatStore:
                 f"The chat {chat} is gone; another program removed it. Export it or start a new one."
             )
 
-    def put_back(self, chat: Chat) -> None:
-        """Store a chat that was removed again, under its id; it is a fork again where its parent is still there."""
-        one = chat.summary
-        rows = [segment_to_row(segment) for segment in chat.segments]
-        marks = ", ".join("?" * len(COLUMNS.split(",")))
+    def put_back(self, removed: RemovedChat) -> None:
+        """Store a chat that was removed again, as it was: under its id, with its forks and as a fork of its parent."""
         with self._database.transaction():
-            parent = self._db.execute("SELECT id FROM chats WHERE id = ?", (one.parent,)).fetchone()
-            facts = (one.id, one.title, one.created, one.updated, one.model_name, one.model_fingerprint)
-            self._db.execute(
-                "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*facts, chat.params.to_json(), parent[0] if parent else None, one.parent_segments),
-            )
-            self._db.executemany(
-                f"INSERT INTO segments (chat, number, {COLUMNS}) VALUES (?, ?, {marks})",
-                [(one.id, number, *row) for number, row in enumerate(rows)],
-            )
-            self._db.executemany(
-                "INSERT INTO texts VALUES (?, ?, ?)",
-                [(one.id, number, segment.text) for number, segment in enumerate(chat.segments)],
-            )
+            for table, rows in removed.rows.items():
+                for row in rows:
+                    names = ", ".join(row)
+                    marks = ", ".join("?" * len(row))
+                    self._db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))
+
+    def _rows(self, table: str, where: str, chat: str) -> tuple[dict[str, object], ...]:
+        """The rows of a table that belong to a chat, by column. Operations get other numbers when they are put back."""
+        order = "1" if table == "chats" else "number"
+        found = self._db.execute(f"SELECT * FROM {table} WHERE {where} = ? ORDER BY {order}", (chat,))
+        names = [column[0] for column in found.description]
+        dropped = {"number"} if table == "operations" else set()
+        return tuple(
+            {name: value for name, value in zip(names, row, strict=True) if name not in dropped} for row in found
+        )
 
     def _insert(self, chat: str, model_name: str, model_fingerprint: str, params: ChatParams) -> None:
         now = time.time()
         self._db.execute(
-            "INSERT OR IGNORE INTO chats VALUES (?, '', ?, ?, ?, ?, ?, NULL, 0)",
+            "INSERT OR IGNORE INTO chats (id, title, created, updated, model_name, model_fingerprint, params) "
+            "VALUES (?, '', ?, ?, ?, ?, ?)",
             (chat, now, now, model_name, model_fingerprint, params.to_json()),
         )
 
     def _summaries(self, where: str, values: tuple[object, ...], limit: int = 1000) -> tuple[ChatSummary, ...]:
         with explained(self.path):
             rows = self._db.execute(
-                "SELECT chats.id, title, created, updated, model_name, model_fingerprint, parent, parent_segments, "
+                "SELECT chats.id, title, created, updated, model_name, model_fingerprint, "
+                "(SELECT id FROM chats AS there WHERE there.id = chats.parent), parent_segments, "
                 "count(segments.number), coalesce(sum(length(segments.tokens)), 0) / 4 "
                 f"FROM chats LEFT JOIN segments ON segments.chat = chats.id {where} "
                 "GROUP BY chats.id ORDER BY updated DESC LIMIT ?",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,14 @@ class Chat:
     segments: tuple[Segment, ...]
     params: ChatParams
     last_operation: int
+
+
+@dataclass(frozen=True)
+class RemovedChat:
+    """All that was stored of a chat when it was removed: ``rows`` by table, each by column."""
+
+    summary: ChatSummary
+    rows: Mapping[str, tuple[dict[str, object], ...]]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from kvnotes_local.notebook.store.records import Chat, ChatSummary, as_tree
+from kvnotes_local.notebook.store.records import ChatSummary, RemovedChat, as_tree
 from kvnotes_local.session.quantities import human_moment
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ChatOpened, ChatPreviewed, ChatRemoved, ChatsListed
@@ -50,7 +50,7 @@ class ChatsScreen(KvnotesScreen):
         super().__init__()
         self._rows: list[tuple[ChatSummary, int]] = []
         self._snippets: dict[str, str] = {}
-        self._removed: list[Chat] = []
+        self._removed: list[RemovedChat] = []
 
     def body(self) -> Iterable[Widget]:
         yield Input(placeholder="Search in what was said", id="chats-search")

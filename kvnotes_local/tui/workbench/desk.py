@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.engine.sequences.state_shelf import forget_states_aside
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.store.database import ChatStoreError
@@ -74,6 +75,7 @@ class EngineDesk(Desk):
     def __init__(self, places: Places, tell: Callable[[News], None], open_engine: OpenEngine) -> None:
         super().__init__(places, tell)
         self.open_engine = open_engine
+        forget_states_aside(places.cache)  # of a program that was killed
         self.loaded: Session | None = None
         self.defaults = ChatDefaults()
         self.crashes = CrashWatch()
@@ -166,6 +168,7 @@ class EngineDesk(Desk):
         try:
             self.unload()
         finally:
+            forget_states_aside(self.places.cache)
             super().close()
 
 

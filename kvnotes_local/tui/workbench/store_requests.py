@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvnotes_local.atomic_file import write_atomically
-from kvnotes_local.engine.sequences.state_shelf import forget_state
+from kvnotes_local.engine.sequences.state_shelf import put_state_back, set_state_aside
 from kvnotes_local.errors import KvnotesError
 from kvnotes_local.notebook.store.export import chat_json, chat_markdown
-from kvnotes_local.notebook.store.records import Chat
+from kvnotes_local.notebook.store.records import RemovedChat
 from kvnotes_local.tui.news import ChatPreviewed, ChatRemoved, ChatsListed, Notice
 from kvnotes_local.tui.workbench.chat_requests import open_on_desk
 from kvnotes_local.tui.workbench.desk import Desk, EngineDesk, EngineRequest, FileDesk, FileRequest
@@ -95,10 +95,9 @@ class RemoveOpenChat(EngineRequest):
 
 
 def _remove(desk: Desk, chat: str) -> None:
-    stored = desk.store.load(chat)
-    forget_state(desk.places.cache, stored.summary.id)  # put back, the chat is read again
-    desk.store.remove(stored.summary.id)
-    desk.tell(ChatRemoved(stored))
+    removed = desk.store.remove(chat)
+    set_state_aside(desk.places.cache, removed.summary.id)
+    desk.tell(ChatRemoved(removed))
     desk.tell(ChatsListed(desk.store.list()))
 
 
@@ -106,7 +105,7 @@ def _remove(desk: Desk, chat: str) -> None:
 class PutChatBack(FileRequest):
     """Undo a deletion."""
 
-    chat: Chat
+    chat: RemovedChat
 
     @property
     def what(self) -> str:
@@ -114,6 +113,7 @@ class PutChatBack(FileRequest):
 
     def run(self, desk: FileDesk) -> None:
         desk.store.put_back(self.chat)
+        put_state_back(desk.places.cache, self.chat.summary.id)
         desk.tell(Notice(f"{self.chat.summary.title or self.chat.summary.id} is back."))
         desk.tell(ChatsListed(desk.store.list()))
 

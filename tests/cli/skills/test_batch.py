@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from kvnotes_local.cli.skills import batch_run
+from kvnotes_local.engine.llama.model import LlamaModel
 from kvnotes_local.wording import counted
 from tests.cli.skills.batches import Batch, Kvnotes, events, wait_for, write_skills
 from tests.conftest import Run
@@ -107,6 +109,43 @@ def test_several_models_are_served_one_after_the_other(
     assert "broken.gguf" in run.err
     order = [event["model"].split("-")[0] for event in events(run.err) if event["event"] == "plan"]
     assert order == ["llama", "qwen2"]
+
+
+@pytest.mark.parametrize(("free", "n_loads"), [(1 << 50, 1), (0, 2)], ids=["room for all", "no room"])
+def test_several_models_are_planned_before_anything_is_made_and_each_is_loaded_once_if_all_fit(
+    kvnotes_here: Kvnotes,
+    tmp_path: Path,
+    zoo_directory: Path,
+    tiny: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    n_loads: int,
+) -> None:
+    loads: list[Path] = []
+    load = LlamaModel.__init__
+
+    def counting(self: LlamaModel, path: Path, **how: object) -> None:
+        loads.append(path)
+        load(self, path, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LlamaModel, "__init__", counting)
+    monkeypatch.setattr(batch_run, "available_memory", lambda: free)
+    others = [zoo_model(name, zoo_directory) for name in ("qwen2", "gemma2")]
+    batch = Batch(tmp_path, tiny, 2, here=kvnotes_here)
+    run = batch.run("--json", *(word for other in others for word in ("--model", other)))
+    assert run.code == 0, run.err
+    # The first one is made right after its plan, which comes last: it never has to be loaded again.
+    assert sorted(loads) == sorted([tiny, *others * n_loads])
+    told = [(event["event"], event.get("model")) for event in events(run.err) if event["event"] != "progress"]
+    names = [path.stem for path in (tiny, *others)]
+    assert told[:4] == [*(("plan", name) for name in names), ("total", None)]
+    assert [name for what, name in told if what == "model"] == names
+    plans, (total,) = json.loads(run.out)["plans"], [one for one in events(run.err) if one["event"] == "total"]
+    assert (total["n_tokens"], total["bytes"]) == tuple(sum(one[key] for one in plans) for key in ("n_tokens", "bytes"))
+    loads.clear()
+    again = batch.run("--plan", *(word for other in others for word in ("--model", other)))
+    total = next(one for one in events(again.err) if one["event"] == "total")
+    assert (total["missing"], total["n_tokens"], sorted(loads)) == (0, 0, sorted([tiny, *others]))
 
 
 def test_a_skill_that_cannot_be_compiled_does_not_stop_the_others(

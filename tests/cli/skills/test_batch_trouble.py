@@ -188,7 +188,7 @@ def test_watch_sees_parts_and_broken_skills_and_tells_news_only(tmp_path: Path, 
     file = batch.skills / "skill-00" / "SKILL.md"
     file.write_text("no frontmatter")
     assert json.loads(wait_for(process, '"failed"'))["skill"] == "skill-00"
-    file.write_text("still none")  # the same problem is no news
+    file.write_text("no frontmatter\nstill none")  # the same problem is no news
     file.with_name("note.txt").write_text("")
     part.write_text("Ships carry salt, coal and grain.\n")
     line = wait_for(process, '"skill", ')

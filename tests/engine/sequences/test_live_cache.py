@@ -78,7 +78,6 @@ def test_rows_kept_elsewhere_give_the_logits_of_reading_them_there(tiny_engine: 
     a, b = engine.tokenize("lamp")[:1], engine.tokenize("quay")[:1]
     here, there = engine.new_sequence(), engine.new_sequence()
     engine._context.decode(here, a, 300)
-    engine._sequences[here].tokens = []
     rows = parse_state(engine._context.get_state(here), engine.layout)
     engine._transfer.write(rows, there, 700, _stats())
     direct = engine.new_sequence()
