@@ -11,7 +11,7 @@ from kvnotes_local.errors import Interrupted
 from kvnotes_local.stop_signals import exit_code, interrupt, set_handlers
 
 if TYPE_CHECKING:
-    from kvnotes_local.cli.options import EngineOptions
+    from kvnotes_local.session.engine_options import EngineOptions
 
 
 def open_screens(options: EngineOptions, skills_dirs: tuple[Path, ...], data_dir: Path | None) -> None:

@@ -23,11 +23,11 @@ from textual.pilot import Pilot
 
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.models.scan import embedded_model
+from kvnotes_local.session.opening import opener
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.app import KvnotesApp
-from kvnotes_local.tui.launch import open_engine
 from kvnotes_local.tui.start import Start
 from kvnotes_local.tui.widgets.composer import Composer
-from kvnotes_local.tui.workbench.desk import Places
 
 IMAGES = REPOSITORY / "docs" / "images"
 PATIENCE = 600.0
@@ -71,7 +71,7 @@ async def main(cache_dir: Path | None) -> None:
         home = Path(folder)
         cache = cache_dir or home / "cache"
         places = Places(cache, home / "data", Path("~/.config/kvnotes"), home / "log")
-        app = KvnotesApp(Start(places, open_engine(places), model, EngineParams(n_ctx=4096)))
+        app = KvnotesApp(Start(places, opener(places, isolate=True), model, EngineParams(n_ctx=4096)))
         async with app.run_test(size=(110, 32)) as pilot:
             app.animation_level = "none"
             await until_idle(pilot)

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    EngineOptions,
-    RepairOption,
-    with_options,
-)
-from kvnotes_local.cli.output import Output, human_ms
+from kvnotes_local.cli.options import RepairOption, with_options
+from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.svg import check_picture, write_svg
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_ms
 
 if TYPE_CHECKING:
     from kvnotes_local.evaluation.bench_row import BenchRow
@@ -55,7 +53,7 @@ def bench(
 
     if svg is not None:
         check_picture(svg)
-    with open_session(options, output) as session, step_progress(output, session.interrupted) as step:
+    with open_session(options, output) as session, step_progress(output, session.stop) as step:
         info = session.engine.info
         if left_out := [f"{one:,}" for one in sorted(set(length or ())) if one > longest_length(info.n_ctx)]:
             output.note(

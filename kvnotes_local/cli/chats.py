@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +10,11 @@ import typer
 from kvnotes_local.cli.options import CacheDirOption, DataDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
+from kvnotes_local.session.places import Places
+from kvnotes_local.session.quantities import human_moment
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.notebook.store.chats import ChatStore
     from kvnotes_local.notebook.store.records import ChatSummary
 
 ChatArgument = Annotated[str, typer.Argument(help="Id of a chat, or the beginning of it.")]
@@ -31,14 +31,6 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="chats")
 
 
-def chat_store(data_dir: Path | None) -> ChatStore:
-    """The database of chats."""
-    from kvnotes_local.notebook.store.chats import ChatStore
-    from kvnotes_local.paths import Paths
-
-    return ChatStore((data_dir or Paths.default().data) / "chats.sqlite")
-
-
 def list_chats(
     data_dir: DataDirOption = None,
     *,
@@ -47,12 +39,12 @@ def list_chats(
     """List the chats, last used first; forks stand below the chat that they come from."""
     from kvnotes_local.notebook.store.records import as_tree
 
-    chats = chat_store(data_dir).list()
+    chats = Places.usual(data=data_dir).chat_store().list()
     if chats:
         output.table(
             ["chat", "last used", "tokens", "model", "title"],
             [
-                ["  " * depth + one.id, _when(one.updated), f"{one.n_tokens:,}", one.model_name, one.title]
+                ["  " * depth + one.id, human_moment(one.updated), f"{one.n_tokens:,}", one.model_name, one.title]
                 for one, depth in as_tree(chats)
             ],
             right=(2,),
@@ -71,7 +63,7 @@ def show(
     """Print a chat: its segments with their tokens and freshness, and what was said."""
     from kvnotes_local.notebook.store.export import chat_document
 
-    stored = chat_store(data_dir).load(chat)
+    stored = Places.usual(data=data_dir).chat_store().load(chat)
     for number, segment in enumerate(stored.segments):
         name = f" {segment.name}" if segment.name else ""
         output.text(
@@ -88,7 +80,7 @@ def search(
     output: Output,
 ) -> None:
     """Find chats by their words."""
-    found = chat_store(data_dir).search(" ".join(words))
+    found = Places.usual(data=data_dir).chat_store().search(" ".join(words))
     for one in found:
         output.text(f"{one.chat.id}  {one.chat.title}\n    {one.snippet}")
     if not found:
@@ -106,7 +98,7 @@ def fork(
     output: Output,
 ) -> None:
     """Make a new chat that begins like another one; `chats show` numbers its segments."""
-    store = chat_store(data_dir)
+    store = Places.usual(data=data_dir).chat_store()
     found = store.find(chat)
     twin = store.fork(found.id, found.n_segments if at is None else at)
     output.text(f"{twin} begins like {found.id}. Go on with it: kvnotes ask … --chat {twin}")
@@ -126,7 +118,7 @@ def export(
 
     if form not in {"md", "json"}:
         raise UsageError(f"--format {form!r} is neither md nor json.")
-    stored = chat_store(data_dir).load(chat)
+    stored = Places.usual(data=data_dir).chat_store().load(chat)
     text = chat_markdown(stored) if form == "md" else chat_json(stored)
     if to is None:
         Output().text(text, end="")
@@ -148,18 +140,14 @@ def remove(
 ) -> None:
     """Delete a chat for good, with what the model has kept of it; forks of it stay."""
     from kvnotes_local.engine.sequences.state_shelf import forget_state
-    from kvnotes_local.paths import Paths
 
-    store = chat_store(data_dir)
+    places = Places.usual(cache=cache_dir, data=data_dir)
+    store = places.chat_store()
     found = store.find(chat)
-    forget_state(cache_dir or Paths.default().cache, found.id)
+    forget_state(places.cache, found.id)
     store.remove(found.id)
     output.text(f"Removed {found.id} ({found.title}).")
     output.document({"removed": found.id})
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _entry(one: ChatSummary) -> dict[str, object]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    EngineOptions,
-    RepairOption,
-    with_options,
-)
-from kvnotes_local.cli.output import Output, human_bytes, human_ms
+from kvnotes_local.cli.options import RepairOption, with_options
+from kvnotes_local.cli.output import Output
+from kvnotes_local.session.engine_options import EngineOptions, KvType
+from kvnotes_local.session.quantities import human_bytes, human_ms
 from kvnotes_local.wording import counted
+
+if TYPE_CHECKING:
+    from kvnotes_local.contract.model_info import ModelInfo
+    from kvnotes_local.evaluation.side_by_side import SideBySide
+    from kvnotes_local.notebook.reply import Reply
+    from kvnotes_local.session.session import Session
+    from kvnotes_local.skills.compiler import CompiledSkill
 
 SKILL = "refund-policy"
 CHAT = (
@@ -41,43 +47,70 @@ def demo(
     output: Output,
 ) -> None:
     """Splice a precompiled skill into a chat, ask about it, and compare with reading it the ordinary way."""
-    from kvnotes_local.cli.progress import compile_progress
     from kvnotes_local.cli.session import open_session
+
+    with open_session(options, output, n_ctx=4096) as session:
+        played = _play(session, question, repair, output)
+    _show(played, output)
+    output.document(_document(played, question, options.kv_type))
+
+
+@dataclass(frozen=True)
+class _Played:
+    """What was compiled, said and compared. ``n_before``: tokens of the chat before the skill."""
+
+    info: ModelInfo
+    compiled: CompiledSkill
+    n_before: int
+    reply: Reply
+    sides: SideBySide
+
+
+def _play(session: Session, question: str, repair: int | None, output: Output) -> _Played:
+    """Compile, chat, splice and ask, and then read it all the ordinary way."""
     from kvnotes_local.evaluation.side_by_side import compare_with_recompute
     from kvnotes_local.notebook.notebook import Notebook
 
-    with open_session(options, output, n_ctx=4096) as session:
-        info = session.engine.info
-        output.text(f"Model: {info.name} ({info.description}), class {info.model_class.value}, KV {info.type_k.name}")
-        skill = session.library.get(SKILL)
-        with compile_progress(output, f"Compiling {SKILL}") as progress:
-            compiled = session.compiler.compile(skill, progress=progress)
-        made = f"compiled in {compiled.seconds:.1f} s" if compiled.seconds else "compiled before"
-        output.text(
-            f"Skill: {SKILL}, {counted(compiled.n_tokens, 'token')}, {made}, {human_bytes(compiled.n_bytes)} on disk"
-        )
+    info = session.engine.info
+    output.text(f"Model: {info.name} ({info.description}), class {info.model_class.value}, KV {info.type_k.name}")
+    compiled = _compile(session, output)
+    notebook = Notebook(session.engine, library=session.library, compiler=session.compiler)
+    for user, assistant in CHAT:
+        notebook.say(user, assistant)
+    notebook.read()
+    n_before = len(notebook.tokens)
+    output.text(
+        f"Chat: {len(CHAT)} exchanges, {counted(n_before, 'token')}, already read. Splicing the skill behind it."
+    )
+    notebook.forget_cost()
+    notebook.splice(SKILL, repair=repair)
+    output.text(f"\n> {question}\n")
+    reply = notebook.ask(
+        question, max_tokens=ANSWER_TOKENS, on_text=lambda piece: output.text(piece, end=""), keep_logits=True
+    )
+    output.text("\n")
+    tokens = notebook.tokens
+    n_answer = len(tokens) - reply.segment.n_tokens + reply.segment.content_start
+    output.text("The same question again with the skill read by the model, for comparison …")
+    notebook.close()  # the context need not hold both
+    sides = compare_with_recompute(session.engine, tokens, n_before, n_answer, reply)
+    return _Played(info, compiled, n_before, reply, sides)
 
-        notebook = Notebook(session.engine, library=session.library, compiler=session.compiler)
-        for user, assistant in CHAT:
-            notebook.say(user, assistant)
-        notebook.read()
-        n_before = len(notebook.tokens)
-        output.text(
-            f"Chat: {len(CHAT)} exchanges, {counted(n_before, 'token')}, already read. Splicing the skill behind it."
-        )
-        notebook.forget_cost()
-        notebook.splice(SKILL, repair=repair)
-        output.text(f"\n> {question}\n")
-        reply = notebook.ask(
-            question, max_tokens=ANSWER_TOKENS, on_text=lambda piece: output.text(piece, end=""), keep_logits=True
-        )
-        output.text("\n")
-        tokens = notebook.tokens
-        n_answer = len(tokens) - reply.segment.n_tokens + reply.segment.content_start
-        output.text("The same question again with the skill read by the model, for comparison …")
-        notebook.close()  # the context need not hold both
-        sides = compare_with_recompute(session.engine, tokens, n_before, n_answer, reply)
 
+def _compile(session: Session, output: Output) -> CompiledSkill:
+    from kvnotes_local.cli.progress import compile_progress
+
+    with compile_progress(output, f"Compiling {SKILL}") as progress:
+        compiled = session.compiler.compile(session.library.get(SKILL), progress=progress)
+    made = f"compiled in {compiled.seconds:.1f} s" if compiled.seconds else "compiled before"
+    output.text(
+        f"Skill: {SKILL}, {counted(compiled.n_tokens, 'token')}, {made}, {human_bytes(compiled.n_bytes)} on disk"
+    )
+    return compiled
+
+
+def _show(played: _Played, output: Output) -> None:
+    sides = played.sides
     splice, recompute = sides.splice, sides.recompute
     output.text(f"\n{recompute.text}\n")
     output.table(
@@ -102,33 +135,36 @@ def demo(
     output.text(
         f"\n{sides.speedup:.1f}× faster to the first token · logits' cosine {sides.cosine:.4f} · answers: {same}"
     )
-    output.document(
-        {
-            "model": info.name,
-            "class": info.model_class,
-            "kv_type": options.kv_type,
-            "skill": SKILL,
-            "n_skill_tokens": compiled.n_tokens,
-            "compile_seconds": round(compiled.seconds, 3),
-            "status": compiled.status,
-            "question": question,
-            "reply": reply.text,
-            "tokens": {
-                "prefilled": splice.prefilled,
-                "reused": n_before,
-                "spliced": splice.spliced,
-                "repaired": splice.repaired,
-                "generated": reply.proof.generated,
-            },
-            "recompute": {
-                "reply": recompute.text,
-                "prefilled": recompute.prefilled,
-                "ttft_ms": round(recompute.ttft_ms, 2),
-            },
-            "ttft_ms": round(splice.ttft_ms, 2),
-            "speedup": round(sides.speedup, 2),
-            "cosine": round(sides.cosine, 6),
-            "first_difference": sides.first_difference,
-            "n_compared": sides.n_compared,
-        }
-    )
+
+
+def _document(played: _Played, question: str, kv_type: KvType) -> dict[str, object]:
+    compiled, reply, sides = played.compiled, played.reply, played.sides
+    splice, recompute = sides.splice, sides.recompute
+    return {
+        "model": played.info.name,
+        "class": played.info.model_class,
+        "kv_type": kv_type,
+        "skill": SKILL,
+        "n_skill_tokens": compiled.n_tokens,
+        "compile_seconds": round(compiled.seconds, 3),
+        "status": compiled.status,
+        "question": question,
+        "reply": reply.text,
+        "tokens": {
+            "prefilled": splice.prefilled,
+            "reused": played.n_before,
+            "spliced": splice.spliced,
+            "repaired": splice.repaired,
+            "generated": reply.proof.generated,
+        },
+        "recompute": {
+            "reply": recompute.text,
+            "prefilled": recompute.prefilled,
+            "ttft_ms": round(recompute.ttft_ms, 2),
+        },
+        "ttft_ms": round(splice.ttft_ms, 2),
+        "speedup": round(sides.speedup, 2),
+        "cosine": round(sides.cosine, 6),
+        "first_difference": sides.first_difference,
+        "n_compared": sides.n_compared,
+    }

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions, with_options
-from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.cli.options import CacheDirOption, with_options
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError, ModelError
+from kvnotes_local.paths import ensure_private
+from kvnotes_local.session.places import Places
+from kvnotes_local.session.quantities import human_bytes
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ def doctor(
     output: Output,
 ) -> None:
     """Say what this machine and this build can do, and what to do about what they cannot."""
-    checks = [_machine(), *_build(EngineOptions(cache_dir=cache_dir)), _models(), _skills(), _places(cache_dir)]
+    places = Places.usual(cache=cache_dir)
+    checks = [_machine(), *_build(places), _models(), _skills(), _places(places)]
     width = max(len(check.name) for check in checks)
     for check in checks:
         output.text(f"{'ok ' if check.good else '!! '} {check.name.ljust(width)}  {check.finding}")
@@ -58,30 +62,25 @@ def _machine() -> Check:
     )
 
 
-def _build(options: EngineOptions) -> list[Check]:
+def _build(places: Places) -> list[Check]:
     from importlib.metadata import PackageNotFoundError, version
 
-    from kvnotes_local.cli.session import cache_directory
-    from kvnotes_local.engine.llama.build_check import extra_buffers_safe, run_child
-    from kvnotes_local.engine.process.supervision import exit_cause
+    from kvnotes_local.engine.llama.build_check import extra_buffers_safe
+    from kvnotes_local.engine.process.build_facts import BuildBroken, ask_build
     from kvnotes_local.models.scan import embedded_model, find_models
 
-    # In a child: a broken library may kill the process that loads it, and this one has to tell.
-    command = "from kvnotes_local.engine.llama import native; print(native.system_info())"
-    tried = run_child([sys.executable, "-c", command])
-    said = tried.output.strip().splitlines()[-1:] or ["it said nothing"]
     try:
         release = version("llama-cpp-python")
     except PackageNotFoundError:
         return [Check("llama.cpp", False, "llama-cpp-python is not installed", _reinstall())]
-    if tried.returncode != 0:
-        how = said[0] if tried.returncode == 1 else f"the process {exit_cause(tried.returncode)}"
-        return [Check("llama.cpp", False, f"cannot be loaded: {how}", _reinstall())]
-    description = said[0]
-    checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {description}")]
+    try:
+        facts = ask_build()
+    except BuildBroken as error:
+        return [Check("llama.cpp", False, f"cannot be loaded: {error.cause}", _reinstall())]
+    checks = [Check("llama.cpp", True, f"llama-cpp-python {release}; {facts.system}")]
     model = embedded_model() or next((found.path for found in find_models() if found.header), None)
     if model is not None:
-        verdict = extra_buffers_safe(model, cache_directory(options))
+        verdict = extra_buffers_safe(model, ensure_private(places.cache))
         checks.append(Check("fast buffers", verdict.safe, verdict.reason, verdict.cure))
     return checks
 
@@ -121,15 +120,10 @@ def _skills() -> Check:
     )
 
 
-def _places(cache_dir: object) -> Check:
-    from kvnotes_local.cli.session import cache_directory
-    from kvnotes_local.paths import Paths, ensure_private
-
-    paths = Paths.default()
+def _places(places: Places) -> Check:
     try:
-        cache = cache_directory(EngineOptions(cache_dir=cache_dir))  # type: ignore[arg-type]
-        ensure_private(paths.data)
-        ensure_private(paths.log)
+        for folder in (places.cache, places.data, places.log):
+            ensure_private(folder)
     except KvnotesError as error:
         return Check("places", False, str(error))
-    return Check("places", True, f"cache {cache}, data {paths.data}, logs {paths.log}")
+    return Check("places", True, f"cache {places.cache}, data {places.data}, logs {places.log}")

@@ -14,9 +14,7 @@ from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
     DataDirOption,
-    EngineOptions,
     GpuLayersOption,
-    KvType,
     KvTypeOption,
     ModelOption,
     SkillsDirOption,
@@ -24,6 +22,7 @@ from kvnotes_local.cli.options import (
 )
 from kvnotes_local.cli.output import Output, discard
 from kvnotes_local.errors import Cancelled, Interrupted, KvnotesError, UsageError
+from kvnotes_local.session.engine_options import EngineOptions, KvType
 from kvnotes_local.stop_signals import exit_code, set_handlers
 
 OpenScreens = Callable[[EngineOptions, tuple[Path, ...], Path | None], None]

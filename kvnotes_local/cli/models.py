@@ -10,10 +10,12 @@ from typing import Annotated
 import typer
 
 from kvnotes_local.chat_format.format import ChatFormat, FormatSource, SkillPlace, SystemPlace
-from kvnotes_local.cli.options import EngineOptions, with_options
-from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.cli.options import with_options
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import ModelError
 from kvnotes_local.models.files import FoundModel, ModelSource
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_bytes
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 

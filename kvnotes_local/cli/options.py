@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from kvnotes_local.cli.output import Output
-
-if TYPE_CHECKING:
-    from kvnotes_local.kv.layout import GGMLType
-
-
-class KvType(StrEnum):
-    """Element types of the live cache, by llama.cpp's names."""
-
-    F32 = "f32"
-    F16 = "f16"
-    BF16 = "bf16"
-    Q8_0 = "q8_0"
-    Q5_1 = "q5_1"
-    Q5_0 = "q5_0"
-    Q4_1 = "q4_1"
-    Q4_0 = "q4_0"
-    IQ4_NL = "iq4_nl"
-
-    @property
-    def ggml(self) -> GGMLType:
-        from kvnotes_local.kv.layout import GGMLType  # here: it loads numpy, which --help can do without
-
-        return GGMLType[self.name]
-
+from kvnotes_local.session.engine_options import EngineOptions, KvType
 
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="GGUF file, or the name of a model that was found.")
@@ -67,21 +43,6 @@ RepairOption = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """What it takes to open a model."""
-
-    model: str | None = None
-    kv_type: KvType = KvType.F16
-    n_ctx: int = 0
-    n_gpu_layers: int = -1
-    threads: int = 0
-    cache_dir: Path | None = None
-    isolate: bool = False
-    fast_buffers: bool = True
-    sequences: int = 0
-
-
 _Group = dict[str, tuple[object, object]]
 
 _ENGINE: _Group = {
@@ -99,24 +60,35 @@ _OUTPUT: _Group = {"json": (JsonOption, False), "quiet": (QuietOption, False)}
 _GROUPS: dict[object, _Group] = {EngineOptions: _ENGINE, Output: _OUTPUT}
 
 
+def _group(annotation: object) -> _Group | None:
+    """The options of a group: one of those above, or a dataclass whose fields are options; None for what is one option."""
+    if not (isinstance(annotation, type) and is_dataclass(annotation)):
+        return None
+    if annotation in _GROUPS:
+        return _GROUPS[annotation]
+    hints = get_type_hints(annotation, include_extras=True)
+    return {field.name: (hints[field.name], field.default) for field in fields(annotation)}
+
+
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer out of one that takes an ``EngineOptions`` or an ``Output``: their options stand in its place."""
+    """A command for typer out of one that takes groups of options, such as ``EngineOptions`` and ``Output``: their options
+    stand in the place of each."""
     parameters: list[inspect.Parameter] = []
-    groups: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, _Group]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.annotation not in _GROUPS:
+        group = _group(parameter.annotation)
+        if group is None:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        groups.append(parameter)
+        groups[parameter.name] = parameter.annotation, group
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
-            for name, (option, default) in _GROUPS[parameter.annotation].items()
+            for name, (option, default) in group.items()
         ]
 
     def call(**values: object) -> None:
-        for group in groups:
-            given = {name: values.pop(name) for name in _GROUPS[group.annotation]}
-            values[group.name] = group.annotation(**given)
+        for name, (kind, group) in groups.items():
+            values[name] = kind(**{option: values.pop(option) for option in group})
         command(**values)
 
     call.__name__, call.__doc__ = command.__name__, command.__doc__

@@ -108,20 +108,6 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     return [line(cells[0]), "  ".join("─" * width for width in widths), *(line(row) for row in cells[1:])]
 
 
-def human_bytes(n: float) -> str:
-    """1536 → 1.5 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024 or unit == "GiB":
-            return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
-        n /= 1024
-    raise AssertionError("unreachable")
-
-
-def human_ms(ms: float) -> str:
-    """Milliseconds as people say them."""
-    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-
-
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    DataDirOption,
-    EngineOptions,
-    with_options,
-)
+from kvnotes_local.cli.options import DataDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.svg import check_picture, write_svg
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.session.engine_options import EngineOptions
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 
@@ -64,7 +61,7 @@ def probe(
         check_picture(svg)
     found: list[Probe] = []
     problems: list[str] = []
-    with open_session(options, output) as session, step_progress(output, session.interrupted) as step:
+    with open_session(options, output) as session, step_progress(output, session.stop) as step:
         if chat is None or of_chat is None:
             wanted = _bundled(session.engine)
         else:
@@ -84,7 +81,7 @@ def probe(
             except (UsageError, Cancelled):
                 raise
             except KvnotesError as error:
-                if session.interrupted.is_set() or chat is not None or (case is wanted[-1] and not found):
+                if session.stop.is_set() or chat is not None or (case is wanted[-1] and not found):
                     raise
                 problems.append(str(error))
                 output.note(str(error))
@@ -145,12 +142,12 @@ def _question(field: str | None, value: str | None, ask: str | None, answers: st
 
 
 def _case_of_chat(engine: Engine, data_dir: Path | None, chat: str, of_chat: _Question) -> ProbeCase:
-    from kvnotes_local.cli.chats import chat_store
     from kvnotes_local.evaluation.probe import chat_probe_case
+    from kvnotes_local.notebook.stored_chat import check_model
+    from kvnotes_local.session.places import Places
 
-    stored = chat_store(data_dir).load(chat)
-    if stored.summary.model_fingerprint != engine.info.fingerprint:
-        raise UsageError(f"The chat {chat} was held with {stored.summary.model_name}; use --model for that one.")
+    stored = Places.usual(data=data_dir).chat_store().load(chat)
+    check_model(stored.summary, engine.info)
     return chat_probe_case(chat, stored.segments, of_chat.field, of_chat.value, of_chat.ask, of_chat.answers)
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kvnotes_local.cli.output import Output
-from kvnotes_local.cli.quantities import human_seconds
 from kvnotes_local.errors import Cancelled
+from kvnotes_local.session.quantities import human_seconds
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 
@@ -91,13 +91,13 @@ class _Lines:
 
 
 @contextmanager
-def step_progress(output: Output, interrupted: threading.Event) -> Iterator[Callable[[str], None]]:
+def step_progress(output: Output, stop: threading.Event) -> Iterator[Callable[[str], None]]:
     """A callback for what is done now: one changing line on a terminal, now and then a line elsewhere. It raises Cancelled once
-    the command is ``interrupted``, since a signal between two calls of the engine stops none of them."""
+    ``stop`` is set, since a signal between two calls of the engine stops none of them."""
     with _step_lines(output) as show:
 
         def tell(what: str) -> None:
-            if interrupted.is_set():
+            if stop.is_set():
                 raise Cancelled("Stopped.")
             show(what)
 

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    EngineOptions,
-    SkillsDirOption,
-    with_options,
-)
-from kvnotes_local.cli.output import Output, human_ms
+from kvnotes_local.cli.options import SkillsDirOption, with_options
+from kvnotes_local.cli.output import Output
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.quantities import human_ms
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:

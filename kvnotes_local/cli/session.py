@@ -1,135 +1,23 @@
-"""Opening a model, the skills and the artifacts for one command."""
+"""A session for one command: opened with its options, stopped by signals, closed at its end."""
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvnotes_local.cli.interrupt import cancel_on_interrupt
-from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
-from kvnotes_local.cli.quantities import parse_bytes
 from kvnotes_local.contract.store_type import StoreType
-from kvnotes_local.errors import Cancelled, EngineError
-from kvnotes_local.models.choice import resolve_model
-from kvnotes_local.models.default import DefaultModel
-from kvnotes_local.models.files import FoundModel
-from kvnotes_local.models.scan import find_models
-from kvnotes_local.paths import Paths, ensure_private
-from kvnotes_local.skills.artifact_store import ArtifactStore
-from kvnotes_local.skills.library import SkillLibrary
-from kvnotes_local.skills.verdicts import VerdictStore
-from kvnotes_local.wording import counted
+from kvnotes_local.errors import Cancelled
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.opening import chosen_model, opener
+from kvnotes_local.session.places import Places
 
 if TYPE_CHECKING:
-    from kvnotes_local.contract.params import EngineParams
-    from kvnotes_local.contract.protocol import Engine
-    from kvnotes_local.engine.llama_engine import LlamaEngine
-    from kvnotes_local.engine.process.child_engine import ChildEngine
-    from kvnotes_local.notebook.proof import PrefillSpeed
-    from kvnotes_local.skills.artifact_limit import ArtifactLimit
-    from kvnotes_local.skills.compiler import SkillCompiler
-
-
-@dataclass(frozen=True)
-class Session:
-    """A loaded model with what skills need. ``open_other``: another engine of the same model, with changed EngineParams.
-    ``interrupted``: set by a stop signal, also where there was nothing to stop at that moment. ``speed``: what is known of how
-    fast the model reads."""
-
-    engine: Engine
-    library: SkillLibrary
-    compiler: SkillCompiler
-    store: ArtifactStore
-    verdicts: VerdictStore
-    open_other: Callable[..., AbstractContextManager[Engine]]
-    interrupted: threading.Event
-    speed: PrefillSpeed
-    limit: ArtifactLimit
-
-    def compiler_for(self, store_type: StoreType) -> SkillCompiler:
-        """A compiler whose artifacts are stored in another type."""
-        from kvnotes_local.skills.compiler import SkillCompiler
-
-        return SkillCompiler(self.engine, self.store, store_type=store_type, verdicts=self.verdicts, limit=self.limit)
-
-
-def cache_directory(options: EngineOptions) -> Path:
-    return ensure_private(options.cache_dir or Paths.default().cache)
-
-
-def artifact_store(options: EngineOptions) -> ArtifactStore:
-    return ArtifactStore(cache_directory(options) / "artifacts")
-
-
-def artifact_limit(tell: Callable[[str], None]) -> ArtifactLimit:
-    """As the environment says. Raises UsageError."""
-    from kvnotes_local.skills.artifact_limit import DEFAULT_MAX_BYTES, VARIABLE, ArtifactLimit
-
-    said = os.environ.get(VARIABLE)
-    return ArtifactLimit(tell, parse_bytes(said) if said else DEFAULT_MAX_BYTES)
-
-
-def verdict_store(options: EngineOptions) -> VerdictStore:
-    return VerdictStore(cache_directory(options) / "verdicts")
-
-
-def chosen_model(options: EngineOptions, note: Callable[[str], None] | None = None) -> FoundModel:
-    """The model that ``--model`` means, or the default. ``note`` is told which one that is where there are several.
-
-    Raises ModelError.
-    """
-    models = find_models()
-    if options.model is not None:
-        return resolve_model(options.model, models)
-    model = DefaultModel.default().take(models)
-    if note is not None and len(models) > 1:
-        note(
-            f"Model: {model.name}, the default. --model takes another, `kvnotes models default NAME` makes it the default."
-        )
-    return model
-
-
-def engine_class(options: EngineOptions) -> type[LlamaEngine] | type[ChildEngine]:
-    """The engine in this process, or with ``--isolate`` the one in a process of its own. Raises EngineError where llama.cpp
-    cannot be loaded."""
-    if options.isolate:
-        from kvnotes_local.engine.process.child_engine import ChildEngine
-
-        return ChildEngine
-    try:
-        from kvnotes_local.engine.llama_engine import LlamaEngine
-    except (ImportError, OSError, RuntimeError) as error:  # what llama-cpp-python raises where its libraries are broken
-        raise EngineError(f"llama.cpp cannot be loaded: {error}. `kvnotes doctor` says what to do.") from error
-    return LlamaEngine
-
-
-def runnable_params(path: Path, params: EngineParams, cache: Path, note: Callable[[str], None]) -> EngineParams:
-    """The parameters as this build can run the model: with a context size, and without fast buffers where they crash.
-
-    ``note`` is told what makes it slow. Raises ModelError.
-    """
-    from kvnotes_local.contract.params import DEFAULT_N_CTX
-    from kvnotes_local.engine.llama.build_check import extra_buffers_safe
-    from kvnotes_local.models.gguf_reader import read_gguf_header
-    from kvnotes_local.models.scan import embedded_model
-
-    header = read_gguf_header(path)
-    check = extra_buffers_safe(embedded_model() or path, cache)
-    if not check.safe and params.extra_buffers:
-        note(f"Fast buffers are off: {check.reason}. {check.cure}")
-    n_ctx = params.n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
-    if 0 < header.context_length < n_ctx:
-        note(
-            f"{path.stem} was trained for {counted(header.context_length, 'token')}; beyond them, up to the {n_ctx:,} of this "
-            "context, its answers get worse."
-        )
-    return replace(params, n_ctx=n_ctx, extra_buffers=params.extra_buffers and check.safe)
+    from kvnotes_local.session.session import Session
 
 
 @contextmanager
@@ -139,81 +27,35 @@ def open_session(
     *,
     skills_dirs: Sequence[Path] = (),
     store_type: StoreType = StoreType.F16,
-    n_ctx: int | None = None,
+    n_ctx: int = 0,
 ) -> Iterator[Session]:
     """Load the model and close it afterwards. ``n_ctx``: a default for ``--n-ctx 0``. Raises KvnotesError."""
-    # Imported here: commands that need no model must not pay for llama.cpp's libraries.
-    from kvnotes_local.contract.params import EngineParams
-    from kvnotes_local.notebook.proof import PrefillSpeed
-    from kvnotes_local.skills.compiler import SkillCompiler
-    from kvnotes_local.skills.speeds import SpeedMemory
+    from kvnotes_local.session.session import load  # here: commands that need no model must not pay for it
 
-    limit = artifact_limit(output.note)
-    found = chosen_model(options, output.note)
-    cache = cache_directory(options)
-    params = runnable_params(
-        found.path,
-        EngineParams(
-            n_ctx=options.n_ctx or n_ctx or 0,
-            type_k=options.kv_type.ggml,
-            type_v=options.kv_type.ggml,
-            n_gpu_layers=options.n_gpu_layers,
-            n_threads=options.threads,
-            extra_buffers=options.fast_buffers,
-            n_sequences=options.sequences,
-        ),
-        cache,
-        output.note,
-    )
+    model = chosen_model(options, output.note)
+    places = Places.usual(cache=options.cache_dir, skills_dirs=skills_dirs)
     stop = threading.Event()
-    loaded: list[Engine] = []
+    loaded: list[Session] = []
 
     def cancel() -> None:
         stop.set()
-        for one in loaded:
-            one.cancel()
+        for session in loaded:
+            session.cancel()
 
     with cancel_on_interrupt(cancel):
-
-        def open_engine(params: EngineParams) -> Engine:
-            engine = engine_class(options)(
-                found.path,
-                params,
-                cache_dir=cache,
-                log_path=Paths.default().log / "llama.log",
-                progress=lambda fraction: not stop.is_set(),
-            )
-            loaded.append(engine)
-            return engine
-
-        @contextmanager
-        def open_other(**changes: object) -> Iterator[Engine]:
-            other = open_engine(replace(params, **changes))  # type: ignore[arg-type]
-            try:
-                yield other
-            finally:
-                loaded.remove(other)
-                other.close()
-
-        engine = open_engine(params)
+        session = load(
+            model.path,
+            options.params(n_ctx=n_ctx),
+            places,
+            opener(places, isolate=options.isolate),
+            stop=stop,
+            note=output.note,
+            store_type=store_type,
+        )
+        loaded.append(session)
         try:
             if stop.is_set():
                 raise Cancelled("Stopped.")
-            store, verdicts = artifact_store(options), verdict_store(options)
-            speeds = SpeedMemory(cache)
-            known = speeds.get(engine.info.fingerprint)
-            speed = PrefillSpeed(known.prefill if known is not None else None)
-            yield Session(
-                engine=engine,
-                library=SkillLibrary.default(skills_dirs),
-                compiler=SkillCompiler(engine, store, store_type=store_type, verdicts=verdicts, limit=limit),
-                limit=limit,
-                store=store,
-                verdicts=verdicts,
-                open_other=open_other,
-                interrupted=stop,
-                speed=speed,
-            )
-            speeds.learn_prefill(engine.info.fingerprint, speed.measured)
+            yield session
         finally:
-            engine.close()
+            session.close()

@@ -6,14 +6,10 @@ from typing import Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    DataDirOption,
-    EngineOptions,
-    SkillsDirOption,
-    with_options,
-)
+from kvnotes_local.cli.options import DataDirOption, SkillsDirOption, with_options
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError, UsageError
+from kvnotes_local.session.engine_options import EngineOptions
 from kvnotes_local.spelling import composed
 from kvnotes_local.wording import counted
 

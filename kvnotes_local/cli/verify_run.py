@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvnotes_local.cli.chats import chat_store
 from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.progress import step_progress
-from kvnotes_local.cli.session import Session
-from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
+from kvnotes_local.errors import Cancelled, KvnotesError
 from kvnotes_local.evaluation.fidelity import Fidelity
 from kvnotes_local.evaluation.gate import GateResult, Trial, check_can_splice, flips_within_noise
 from kvnotes_local.evaluation.questions import Context, chat_context
 from kvnotes_local.evaluation.verification import Effort, verify_skill, verify_together
+from kvnotes_local.notebook.stored_chat import check_model
+from kvnotes_local.session.places import Places
+from kvnotes_local.session.session import Session
 from kvnotes_local.skills.evals import load_questions
 from kvnotes_local.skills.leads import DEFAULT_N_LEADS
 from kvnotes_local.skills.verdicts import VerdictStore
@@ -27,9 +28,8 @@ def chat_contexts(
     """The stored chat to measure in; None for the bundled ones. Raises UsageError."""
     if chat is None:
         return None
-    stored = chat_store(data_dir).load(chat)
-    if stored.summary.model_fingerprint != session.engine.info.fingerprint:
-        raise UsageError(f"The chat {chat} was held with {stored.summary.model_name}; use --model for that one.")
+    stored = Places.usual(data=data_dir).chat_store().load(chat)
+    check_model(stored.summary, session.engine.info)
     return (chat_context(chat, stored.segments, skills),)
 
 
@@ -56,7 +56,7 @@ class VerifyRun:
         try:
             result = self._measured(name)
         except KvnotesError as error:
-            if alone or isinstance(error, Cancelled) or self._session.interrupted.is_set():
+            if alone or isinstance(error, Cancelled) or self._session.stop.is_set():
                 raise
             self.problems.append(Problem(name, str(error)))
             self._output.note(f"{name}: {error}")
@@ -66,7 +66,7 @@ class VerifyRun:
     def measure_together(self, names: Sequence[str]) -> None:
         session = self._session
         skills = [session.library.get(name) for name in names]
-        with step_progress(self._output, session.interrupted) as step:
+        with step_progress(self._output, session.stop) as step:
             result = verify_together(
                 session.engine, session.compiler, skills, other=session.open_other, effort=self._effort, step=step
             )
@@ -81,7 +81,7 @@ class VerifyRun:
                 f"{name}: {self._effort.n_questions} of its {counted(n_questions, 'question')} are asked; "
                 f"--questions {n_questions} asks all."
             )
-        with step_progress(self._output, session.interrupted) as step:
+        with step_progress(self._output, session.stop) as step:
             return verify_skill(
                 session.engine,
                 session.compiler,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import TypedDict
 
 from kvnotes_local.contract.generation import Sampling, StopReason
 from kvnotes_local.contract.model_info import ModelClass
@@ -23,6 +24,16 @@ from kvnotes_local.wording import counted
 
 _EDIT_ROOM = 48
 """Tokens that an edit may need beside the value: the words of an erratum and its turn."""
+
+
+class AskOptions(TypedDict, total=False):
+    """What ``Notebook.ask`` may be told beside the text, for what asks in another way."""
+
+    sampling: Sampling | None
+    max_tokens: int
+    on_text: OnText | None
+    keep_logits: bool
+    progress: Progress | None
 
 
 def ask(

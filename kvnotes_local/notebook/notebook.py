@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from kvnotes_local.contract.generation import Generation, Sampling, StopReason
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.protocol import Engine, Progress
 from kvnotes_local.errors import EngineLost, SkillError, UsageError
-from kvnotes_local.notebook.asking import ask
+from kvnotes_local.notebook.asking import AskOptions, ask
 from kvnotes_local.notebook.changes import Change, Draft, field_values, find_skill
 from kvnotes_local.notebook.chat_cache import ChatCache
 from kvnotes_local.notebook.edit import DEFAULT_WINDOW, EditLevel, EditResult
@@ -81,12 +82,31 @@ class Notebook:
 
     @classmethod
     def resume(
-        cls, engine: Engine, segments: tuple[Segment, ...], key: str, *, parent: str | None = None, **how: object
+        cls,
+        engine: Engine,
+        segments: tuple[Segment, ...],
+        key: str,
+        *,
+        parent: str | None = None,
+        library: SkillLibrary | None = None,
+        compiler: SkillCompiler | None = None,
+        on_notice: OnText | None = None,
+        on_full: OnFull = OnFull.DROP_OLDEST,
+        keeper: Keeper | None = None,
+        speed: PrefillSpeed | None = None,
     ) -> tuple[Notebook, bool]:
         """A chat as it was stored. True where its saved state (``park``) was restored; else it is made anew: what the saved
         state of ``parent`` (the chat that it was forked from) has in common with it stays, artifacts are spliced, the rest is
-        read. Takes what the constructor takes."""
-        notebook = cls(engine, **how)  # type: ignore[arg-type]
+        read. The rest is as the constructor takes it."""
+        notebook = cls(
+            engine,
+            library=library,
+            compiler=compiler,
+            on_notice=on_notice,
+            on_full=on_full,
+            keeper=keeper,
+            speed=speed,
+        )
         try:
             seq = engine.unpark(key)
             if seq is None and parent is not None:
@@ -271,16 +291,16 @@ class Notebook:
             progress=progress,
         )
 
-    def regenerate(self, **how: object) -> Reply:
+    def regenerate(self, **how: Unpack[AskOptions]) -> Reply:
         """Take the last question and its answer back and ask it again. Takes what ``ask`` takes but the text."""
         if len(self.segments) < 2 or self.segments[-2].kind is not Kind.USER or self._last.kind is not Kind.ASSISTANT:  # type: ignore[union-attr]
             raise UsageError("The chat does not end with an answer that could be given again.")
         return self.edit_and_resend(len(self.segments) - 2, self.segments[-2].text, **how)
 
-    def edit_and_resend(self, index: int, text: str, **how: object) -> Reply:
+    def edit_and_resend(self, index: int, text: str, **how: Unpack[AskOptions]) -> Reply:
         """Replace the user turn ``index`` and everything behind it by a new question. Takes what ``ask`` takes."""
         self._user_turn(index)
-        return self.ask(text, behind=index, **how)  # type: ignore[arg-type]
+        return self.ask(text, behind=index, **how)
 
     # -- editing -------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kvnotes_local.contract.generation import Sampling
+from kvnotes_local.contract.model_info import ModelInfo
 from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.listening import OnText
@@ -21,6 +22,9 @@ from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
 
 NEW = "new"
+
+NOT_SAVED = "The chat's state was not saved for lack of room; next time it is read again."
+"""What to say where ``leave`` had no room."""
 
 NewChat = Callable[[], tuple[str, str, ChatParams]]
 """Gives name and fingerprint of the model, and the parameters, at the moment when a new chat is stored."""
@@ -89,90 +93,85 @@ class StoredChat:
         return self.notebook.park(self.id, on_disk=True)
 
 
-def open_chat(
-    store: ChatStore,
-    engine: Engine,
-    chat: str,
-    *,
-    library: SkillLibrary | None = None,
-    compiler: SkillCompiler | None = None,
-    system: str | None = None,
-    values: Mapping[str, str] | None = None,
-    on_notice: OnText | None = None,
-    on_full: OnFull | None = None,
-    speed: PrefillSpeed | None = None,
-) -> StoredChat:
-    """A new chat (``"new"``) or the stored one with this id. Raises ChatStoreError, UsageError for another model's chat.
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """How a chat is opened. ``library`` and ``compiler``: for skills. ``system`` and ``values`` (of its fields): of a new chat.
+    ``on_full``: None for what the chat says, which is to drop the oldest turns unless it was told otherwise. ``speed``: what is
+    known of how fast the engine reads."""
 
-    ``on_full``: None for what the chat says, which is to drop the oldest turns unless it was told otherwise. ``speed``: what
-    is known of how fast the engine reads.
-    """
-    if chat == NEW:
-        return _new_chat(
-            store, engine, library, compiler, system, values, on_notice, on_full or OnFull.DROP_OLDEST, speed
+    library: SkillLibrary | None = None
+    compiler: SkillCompiler | None = None
+    system: str | None = None
+    values: Mapping[str, str] | None = None
+    on_notice: OnText | None = None
+    on_full: OnFull | None = None
+    speed: PrefillSpeed | None = None
+
+    def notebook(self, engine: Engine, keeper: Keeper | None = None) -> Notebook:
+        """A new chat; nobody stores it unless ``keeper`` does."""
+        return Notebook(
+            engine,
+            library=self.library,
+            compiler=self.compiler,
+            system=self.system,
+            values=self.values,
+            on_notice=self.on_notice,
+            on_full=self.on_full or OnFull.DROP_OLDEST,
+            keeper=keeper,
+            speed=self.speed,
         )
-    info = engine.info
+
+
+_PLAIN = ChatOptions()
+
+
+def open_chat(store: ChatStore, engine: Engine, chat: str, options: ChatOptions = _PLAIN) -> StoredChat:
+    """A new chat (``"new"``) or the stored one with this id. Raises ChatStoreError, UsageError for another model's chat."""
+    if chat == NEW:
+        return _new_chat(store, engine, options)
     stored = store.load(chat)
     summary = stored.summary
-    if summary.model_fingerprint != info.fingerprint:
-        raise UsageError(_of_another_model(summary, info.name))
-    if system is not None:
+    check_model(summary, engine.info)
+    if options.system is not None:
         raise UsageError(f"The chat {summary.id} has its system text already. Start a new one for another.")
-    params = replace(stored.params, on_full=on_full or stored.params.on_full)
+    params = replace(stored.params, on_full=options.on_full or stored.params.on_full)
     notebook, restored = Notebook.resume(
         engine,
         stored.segments,
         summary.id,
         parent=summary.parent,
-        library=library,
-        compiler=compiler,
-        on_notice=on_notice,
+        library=options.library,
+        compiler=options.compiler,
+        on_notice=options.on_notice,
         on_full=params.on_full,
         keeper=Committer(store, summary.id, stored.last_operation, stored.segments),
-        speed=speed,
+        speed=options.speed,
     )
     opened = StoredChat(summary.id, notebook, stored.params, restored, store)
     opened.change_params(params)
     return opened
 
 
-def _of_another_model(summary: ChatSummary, name: str) -> str:
-    if name == summary.model_name:
-        return (
-            f"The chat {summary.id} was held with another {name}, whose file has other content; its tokens mean something "
+def check_model(summary: ChatSummary, info: ModelInfo) -> None:
+    """Raises UsageError for a chat that was held with another model than the loaded one."""
+    if summary.model_fingerprint == info.fingerprint:
+        return
+    if info.name == summary.model_name:
+        raise UsageError(
+            f"The chat {summary.id} was held with another {info.name}, whose file has other content; its tokens mean something "
             "else to this one. Give the file that it was held with as --model FILE."
         )
-    return (
-        f"The chat {summary.id} was held with {summary.model_name}; its tokens mean something else to {name}. "
+    raise UsageError(
+        f"The chat {summary.id} was held with {summary.model_name}; its tokens mean something else to {info.name}. "
         f"Use --model {summary.model_name}."
     )
 
 
-def _new_chat(
-    store: ChatStore,
-    engine: Engine,
-    library: SkillLibrary | None,
-    compiler: SkillCompiler | None,
-    system: str | None,
-    values: Mapping[str, str] | None,
-    on_notice: OnText | None,
-    on_full: OnFull,
-    speed: PrefillSpeed | None,
-) -> StoredChat:
+def _new_chat(store: ChatStore, engine: Engine, options: ChatOptions) -> StoredChat:
     info = engine.info
     chat = new_chat_id()
+    on_full = options.on_full or OnFull.DROP_OLDEST
     params = ChatParams.of(info, Sampling(), ChatParams().max_tokens, on_full)
     committer = Committer(store, chat, 0, (), new=lambda: (info.name, info.fingerprint, opened.params))
-    notebook = Notebook(
-        engine,
-        library=library,
-        compiler=compiler,
-        system=system,
-        values=values,
-        on_notice=on_notice,
-        on_full=on_full,
-        keeper=committer,
-        speed=speed,
-    )
-    opened = StoredChat(chat, notebook, params, None, store)
+    opened = StoredChat(chat, options.notebook(engine, committer), params, None, store)
     return opened

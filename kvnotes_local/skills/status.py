@@ -41,6 +41,11 @@ class ArtifactStatus:
     values: tuple[tuple[str, str], ...] = ()
     verdicts: tuple[Verdict, ...] = ()
 
+    @property
+    def is_current(self) -> bool:
+        """Is it of the skill, and of the llama.cpp, as they are now?"""
+        return self.state in (ArtifactState.COMPILED, ArtifactState.GATE_FAILED)
+
 
 def artifact_states(
     library: SkillLibrary,
@@ -48,7 +53,8 @@ def artifact_states(
     waiting: Iterable[StoredArtifact] = (),
     verdicts: Iterable[Verdict] = (),
 ) -> dict[str, tuple[ArtifactStatus, ...]]:
-    """States of all artifacts by skill (references go with theirs), the current ones first. Skills without any are left out;
+    """States of all artifacts by skill (references go with theirs), the current ones first, of these the ones with the fields'
+    defaults. Skills without any are left out;
     artifacts of skills that are gone are under their old names."""
     installed = version("llama-cpp-python")
     texts = _Texts(library)
@@ -75,7 +81,10 @@ def artifact_states(
             name = one.meta.skill.partition("/")[0]
             found[name].append(ArtifactStatus(one, ArtifactState.UNCHECKED, one.meta.origin.removeprefix("imported ")))
     order = list(ArtifactState)
-    return {name: tuple(sorted(all_, key=lambda one: order.index(one.state))) for name, all_ in found.items()}
+    return {
+        name: tuple(sorted(all_, key=lambda one: (order.index(one.state), bool(one.values))))
+        for name, all_ in found.items()
+    }
 
 
 class _Texts:
@@ -118,7 +127,7 @@ def exportable(library: SkillLibrary, store: ArtifactStore, skill: Skill) -> dic
     """Artifacts of the skill as it is now, by the fingerprint of their model."""
     found: dict[str, tuple[StoredArtifact, ...]] = {}
     for one in artifact_states(library, store.list()).get(skill.name, ()):
-        if one.state in (ArtifactState.COMPILED, ArtifactState.GATE_FAILED) and one.stored.meta is not None:
+        if one.is_current and one.stored.meta is not None:
             fingerprint = one.stored.meta.model_fingerprint
             found[fingerprint] = (*found.get(fingerprint, ()), one.stored)
     return found

@@ -10,16 +10,17 @@ from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.contract.params import EngineParams
-from kvnotes_local.contract.protocol import Engine
+from kvnotes_local.contract.protocol import Engine, LoadProgress
 from kvnotes_local.errors import UsageError
-from kvnotes_local.paths import Paths, ensure_private
+from kvnotes_local.paths import ensure_private
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.opening import OpenEngine, opener
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.settings import SettingsFile
 from kvnotes_local.tui.start import Start
-from kvnotes_local.tui.workbench.desk import LoadProgress, OpenEngine, Places
 
 
 def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_dir: Path | None = None) -> None:
@@ -29,27 +30,15 @@ def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_d
     from kvnotes_local.models.choice import resolve_model
     from kvnotes_local.models.scan import embedded_model, find_models
 
-    usual = Paths.default()
-    places = Places(
-        cache=ensure_private(options.cache_dir or usual.cache),
-        data=ensure_private(data_dir or usual.data),
-        config=usual.config,
-        log=ensure_private(usual.log),
-        skills_dirs=skills_dirs,
-    )
+    places = Places.usual(cache=options.cache_dir, data=data_dir, skills_dirs=skills_dirs)
+    for folder in (places.cache, places.data, places.log):
+        ensure_private(folder)
     log_to(places.log / "kvnotes.log")
     start = Start(places, open_engine(places), embedded=embedded_model())
     last = LastSession.load(places.data)
     if options.model is not None:
-        params = EngineParams(
-            n_ctx=options.n_ctx,
-            type_k=options.kv_type.ggml,
-            type_v=options.kv_type.ggml,
-            n_gpu_layers=options.n_gpu_layers,
-            n_threads=options.threads,
-        )
         path = resolve_model(options.model, find_models()).path
-        start = replace(start, model=path, params=params, chat=last.chat if path == last.model else None)
+        start = replace(start, model=path, params=options.params(), chat=last.chat if path == last.model else None)
     elif last.model is not None and last.model.exists():
         start = replace(start, model=last.model, params=last.params, chat=last.chat)
     app = KvnotesApp(replace(start, draft=last.draft))
@@ -58,24 +47,18 @@ def launch(options: EngineOptions, *, skills_dirs: tuple[Path, ...] = (), data_d
 
 
 def open_engine(places: Places) -> OpenEngine:
-    """Loads models in a process of their own: the screens outlive what llama.cpp does not."""
+    """Loads models in a process of their own: the screens outlive what llama.cpp does not. What was not asked for is as
+    the settings say."""
+    open_ = opener(places, isolate=True)
 
-    def open_(path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]) -> Engine:
-        # Here: the screens come first, llama.cpp's build is looked at later.
-        from kvnotes_local.cli.session import runnable_params
-        from kvnotes_local.engine.process.child_engine import ChildEngine
-
+    def with_settings(
+        path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]
+    ) -> Engine:
         settings, _ = SettingsFile(places.settings).load()  # told what is wrong with them already
         params = replace(params, n_sequences=params.n_sequences or settings.sequences)
-        return ChildEngine(
-            path,
-            runnable_params(path, params, places.cache, note),
-            cache_dir=places.cache,
-            log_path=places.log / "llama.log",
-            progress=progress,
-        )
+        return open_(path, params, progress=progress, note=note)
 
-    return open_
+    return with_settings
 
 
 def log_to(path: Path) -> None:

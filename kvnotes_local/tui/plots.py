@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from kvnotes_local.cli.output import human_ms
+from kvnotes_local.session.quantities import human_ms
 from kvnotes_local.terminal_text import safe_line
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from kvnotes_local.cli.quantities import parse_age, parse_bytes
 from kvnotes_local.errors import UsageError
+from kvnotes_local.session.quantities import parse_age, parse_bytes
 from kvnotes_local.tui.commands import Command, Names
 from kvnotes_local.tui.host import Host
 from kvnotes_local.tui.workbench.library_requests import ExportSkill, ImportSkill, MakeRoom, NewSkill, RemoveCompiled

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.session.opening import OpenEngine
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.state import SessionState
-from kvnotes_local.tui.workbench.desk import OpenEngine, Places
 from kvnotes_local.tui.workbench.model_requests import LoadModel
 
 

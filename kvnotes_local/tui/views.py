@@ -35,14 +35,17 @@ class ChatView:
 
 @dataclass(frozen=True)
 class CompiledFor:
-    """An artifact of a skill: for which model, and whether its text is the skill's text of now. ``verdict``: what was measured
-    about splicing it in the loaded model's cache, None where nothing was."""
+    """An artifact of a skill, and for which model it is. ``is_current``: of the skill, and of the llama.cpp, as they are now;
+    ``is_waiting``: imported, and checked at the first use. ``values``: of fields, where they are not the defaults. ``verdict``:
+    what was measured about splicing it in the loaded model's cache, None where nothing was."""
 
     model_fingerprint: str
     model_name: str
     n_tokens: int
     n_bytes: int
     is_current: bool
+    is_waiting: bool = False
+    values: tuple[tuple[str, str], ...] = ()
     verdict: Verdict | None = None
 
     @property
@@ -71,6 +74,8 @@ class SkillRow:
         current = next((one for one in mine if one.is_current), None)
         if current is not None:
             return "compiled" if current.verdict is None else f"verified: {'splice' if current.may_splice else 'read'}"
+        if any(one.is_waiting for one in mine):
+            return "imported"
         return "out of date" if mine else "not compiled"
 
 

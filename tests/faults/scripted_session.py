@@ -19,7 +19,7 @@ from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.notebook.store.chats import ChatStore
-from kvnotes_local.notebook.stored_chat import StoredChat, open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, StoredChat, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -77,7 +77,7 @@ def play(model: Path, skills: Path, folder: Path) -> None:
         there = store.list()
         which = there[0].id if there else "new"
         system = None if there else "You help. Budget: {{limit|900 euros}}."
-        return open_chat(store, engine, which, library=library, compiler=compiler, system=system)
+        return open_chat(store, engine, which, ChatOptions(library=library, compiler=compiler, system=system))
 
     chat = opened()
     for step in STEPS:

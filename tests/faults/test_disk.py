@@ -19,7 +19,7 @@ from kvnotes_local.bounded_log import BoundedLog
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.notebook.store.chats import ChatStore
-from kvnotes_local.notebook.stored_chat import open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -178,7 +178,7 @@ def test_a_cache_that_cannot_be_written(home: Home) -> None:
 
 def notebook_on(engine: AnyEngine, skills: Path, cache: Path, store: ChatStore, chat: str = "new") -> Notebook:
     compiler = SkillCompiler(engine, ArtifactStore(cache / "artifacts"), n_leads=1)
-    return open_chat(store, engine, chat, library=SkillLibrary([skills]), compiler=compiler).notebook
+    return open_chat(store, engine, chat, ChatOptions(library=SkillLibrary([skills]), compiler=compiler)).notebook
 
 
 def test_the_cache_is_deleted_while_a_chat_is_open(tiny_engine: MakeEngine, skills: Path, tmp_path: Path) -> None:

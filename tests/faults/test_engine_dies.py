@@ -22,7 +22,7 @@ from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.store.export import chat_markdown
-from kvnotes_local.notebook.stored_chat import StoredChat, open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, StoredChat, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -64,10 +64,7 @@ class Bench:
             self.store,
             self.engine,
             which,
-            library=self.library,
-            compiler=compiler,
-            system=system,
-            on_notice=self.notices.append,
+            ChatOptions(library=self.library, compiler=compiler, system=system, on_notice=self.notices.append),
         )
 
     def stored(self, chat: StoredChat) -> list[tuple[str, str]]:

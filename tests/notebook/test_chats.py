@@ -28,7 +28,7 @@ from kvnotes_local.notebook.store.database import ChatStoreError
 from kvnotes_local.notebook.store.export import chat_json, chat_markdown
 from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.notebook.store.records import as_tree
-from kvnotes_local.notebook.stored_chat import open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -58,7 +58,9 @@ def test_a_chat_comes_back_as_it_was(
 ) -> None:
     engine = tiny_engine()
     compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"))
-    chat = open_chat(store, engine, "new", library=library, compiler=compiler, system="Be kind to {{who|Ada}}.")
+    chat = open_chat(
+        store, engine, "new", ChatOptions(library=library, compiler=compiler, system="Be kind to {{who|Ada}}.")
+    )
     chat.notebook.splice("lamp")
     reply = chat.notebook.ask("Which colour?", max_tokens=5)
     chat.notebook.set("colour", "blue")
@@ -81,7 +83,7 @@ def test_a_new_process_goes_on_with_the_same_answer(
 
     with engine() as first:
         compiler = SkillCompiler(first, ArtifactStore(tmp_path / "a"))
-        chat = open_chat(store, first, "new", library=library, compiler=compiler)
+        chat = open_chat(store, first, "new", ChatOptions(library=library, compiler=compiler))
         chat.notebook.splice("lamp")
         chat.notebook.ask("Which colour?", max_tokens=6)
         there = chat.notebook.fork() if name in {"llama", "gemma3"} else None
@@ -92,7 +94,7 @@ def test_a_new_process_goes_on_with_the_same_answer(
             path.unlink()
     with engine() as second:
         compiler = SkillCompiler(second, ArtifactStore(tmp_path / "a"))
-        again = open_chat(store, second, chat.id, library=library, compiler=compiler)
+        again = open_chat(store, second, chat.id, ChatOptions(library=library, compiler=compiler))
         assert again.restored is kept
         assert again.notebook.segments[: len(chat.notebook.segments)] == chat.notebook.segments
         again.notebook.check()
@@ -271,7 +273,7 @@ def test_chats_that_are_put_back_are_what_they_were(
     """Whatever was removed, and in whatever order it comes back: all that is stored is as if nothing had happened."""
     engine = tiny_engine()
     compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"), n_leads=0)
-    root = open_chat(store, engine, "new", library=library, compiler=compiler)
+    root = open_chat(store, engine, "new", ChatOptions(library=library, compiler=compiler))
     root.notebook.splice("lamp")
     root.notebook.ask("A heron?", max_tokens=3)
     child = root.fork()
@@ -315,7 +317,7 @@ def test_the_state_of_a_chat_that_is_put_back_is_taken_up_again(
     """Also of a chat whose skill was edited, which no artifact could give back."""
     engine = tiny_engine(name)
     compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"), n_leads=0)
-    chat = open_chat(store, engine, "new", library=library, compiler=compiler)
+    chat = open_chat(store, engine, "new", ChatOptions(library=library, compiler=compiler))
     chat.notebook.splice("lamp")
     chat.notebook.set("colour", "blue")
     chat.notebook.ask("Which colour?", max_tokens=3)
@@ -325,7 +327,7 @@ def test_the_state_of_a_chat_that_is_put_back_is_taken_up_again(
     assert engine.unpark(chat.id) is None
     store.put_back(removed)
     put_state_back(measurements, chat.id)
-    again = open_chat(store, engine, chat.id, library=library, compiler=compiler)
+    again = open_chat(store, engine, chat.id, ChatOptions(library=library, compiler=compiler))
     assert again.restored
     assert again.notebook.segments == chat.notebook.segments
     assert again.notebook.cost.prefilled == again.notebook.cost.spliced == 0
@@ -341,7 +343,7 @@ def test_a_skill_of_which_a_beginning_is_held_is_spliced_from_there_on(
 ) -> None:
     engine = tiny_engine()
     compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "a"), n_leads=0)
-    chat = open_chat(store, engine, "new", library=library, compiler=compiler)
+    chat = open_chat(store, engine, "new", ChatOptions(library=library, compiler=compiler))
     skill = chat.notebook.splice("lamp", repair=4)
     whole = chat.notebook.segments
     start = sum(segment.n_tokens for segment in whole[:-1])
@@ -511,12 +513,14 @@ def test_a_chat_keeps_its_parameters(tiny_engine: MakeEngine, store: ChatStore) 
     chat.notebook.ask("Hello?", max_tokens=3)
     assert store.load(chat.id).params == params
     assert open_chat(store, engine, chat.id).params == params
-    assert open_chat(store, engine, chat.id, on_full=OnFull.DROP_OLDEST).params.on_full is OnFull.DROP_OLDEST
+    assert (
+        open_chat(store, engine, chat.id, ChatOptions(on_full=OnFull.DROP_OLDEST)).params.on_full is OnFull.DROP_OLDEST
+    )
     assert store.load(chat.id).params.on_full is OnFull.DROP_OLDEST
 
 
 def test_a_chat_whose_first_change_is_refused_is_not_stored(tiny_engine: MakeEngine, store: ChatStore) -> None:
-    chat = open_chat(store, tiny_engine(n_ctx=256), "new", on_full=OnFull.REFUSE)
+    chat = open_chat(store, tiny_engine(n_ctx=256), "new", ChatOptions(on_full=OnFull.REFUSE))
     with pytest.raises(ContextFullError):
         chat.notebook.ask("word " * 2000, max_tokens=3)
     assert store.list() == ()

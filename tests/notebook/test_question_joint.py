@@ -16,7 +16,7 @@ from kvnotes_local.kv.layout import GGMLType
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Kind
 from kvnotes_local.notebook.store.chats import ChatStore
-from kvnotes_local.notebook.stored_chat import open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -200,7 +200,7 @@ def test_a_stored_chat_goes_on_as_it_was(
     engine: LlamaEngine, parts: Parts, notebook: MakeNotebook, tmp_path: Path
 ) -> None:
     store = ChatStore(tmp_path / "chats.sqlite")
-    stored = open_chat(store, engine, "new", system="Be kind.")
+    stored = open_chat(store, engine, "new", ChatOptions(system="Be kind."))
     stored.notebook.say("Hello", "Good day")
     stored.notebook.read()
     assert stored.leave()

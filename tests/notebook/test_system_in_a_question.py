@@ -19,7 +19,7 @@ from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.segment import Freshness, Kind
 from kvnotes_local.notebook.store.chats import ChatStore
-from kvnotes_local.notebook.stored_chat import open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -258,11 +258,11 @@ def test_a_stored_chat_goes_on_as_the_template_writes(
 ) -> None:
     store = ChatStore(tmp_path / "chats.sqlite")
     compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "artifacts"), n_leads=0)
-    chat = open_chat(store, engine, "new", library=library, compiler=compiler, system="Be kind.")
+    chat = open_chat(store, engine, "new", ChatOptions(library=library, compiler=compiler, system="Be kind."))
     chat.notebook.splice("lamp")
     chat.notebook.say("One?", "Yes.")
     chat.leave()
-    again = open_chat(store, engine, chat.id, library=library, compiler=compiler).notebook
+    again = open_chat(store, engine, chat.id, ChatOptions(library=library, compiler=compiler)).notebook
     agrees(again, name)
     again.drop("lamp", clean=True)
     agrees(again, name)

@@ -17,7 +17,7 @@ from kvnotes_local.notebook.notebook import Notebook
 from kvnotes_local.notebook.on_full import OnFull
 from kvnotes_local.notebook.segment import Freshness, Kind, Segment
 from kvnotes_local.notebook.store.chats import ChatStore
-from kvnotes_local.notebook.stored_chat import open_chat
+from kvnotes_local.notebook.stored_chat import ChatOptions, open_chat
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.compiler import SkillCompiler
 from kvnotes_local.skills.library import SkillLibrary
@@ -56,13 +56,13 @@ def test_an_edited_skill_is_made_anew_with_its_new_value(
     ) as engine:
         compiler = SkillCompiler(engine, ArtifactStore(tmp_path / "artifacts"), n_leads=1)
         how = {"library": library, "compiler": compiler}
-        chat = open_chat(store, engine, "new", system="For {{who|Ada}}.", **how)  # type: ignore[arg-type]
+        chat = open_chat(store, engine, "new", ChatOptions(system="For {{who|Ada}}.", **how))  # type: ignore[arg-type]
         chat.notebook.splice("travel", repair=5)
         chat.notebook.set("limit", "5", level=level)
         chat.notebook.set("who", "Grace and everybody else", level=EditLevel.FIELD)
         segments = chat.notebook.segments
         chat.notebook.close()
-        again = open_chat(store, engine, chat.id, **how)  # type: ignore[arg-type]
+        again = open_chat(store, engine, chat.id, ChatOptions(**how))  # type: ignore[arg-type]
         assert again.restored is False
         again.notebook.check()
         assert [segment.tokens for segment in again.notebook.segments] == [segment.tokens for segment in segments]

@@ -12,11 +12,11 @@ from typing import TypeVar
 from textual.message import Message
 from textual.pilot import Pilot
 
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.news import News, WorkEnded
 from kvnotes_local.tui.start import Start
 from kvnotes_local.tui.widgets.composer import Composer
-from kvnotes_local.tui.workbench.desk import Places
 from tests.skills.skill_samples import write_skill
 from tests.tui.fake_engine import PATIENCE, Script
 

@@ -9,12 +9,12 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
-from kvnotes_local.cli.output import human_ms
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.errors import EngineCrashed, EngineError
 from kvnotes_local.notebook.edit import EditLevel
 from kvnotes_local.notebook.segment import Freshness, Kind
 from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.session.quantities import human_ms
 from kvnotes_local.tui.command_list import COMMANDS
 from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.news import (

@@ -12,11 +12,11 @@ import pytest
 
 from kvnotes_local.contract.generation import Generation, Sampling, TokenEvent
 from kvnotes_local.contract.params import EngineParams
+from kvnotes_local.contract.protocol import LoadProgress
 from kvnotes_local.engine.process.child_engine import ChildEngine
 from kvnotes_local.notebook.segment import Freshness
-from kvnotes_local.tui.launch import open_engine
+from kvnotes_local.session.opening import opener
 from kvnotes_local.tui.news import AnswerEnded, BenchDone, ChatVerified, Failure, SkillVerified
-from kvnotes_local.tui.workbench.desk import LoadProgress
 from tests.tui.conftest import Play
 from tests.tui.stage import Stage, places
 from tests.zoo import zoo_model
@@ -26,7 +26,7 @@ def real(tmp_path: Path, zoo_directory: Path, n_ctx: int = 1024) -> dict[str, ob
     return {
         "model": zoo_model("llama", zoo_directory),
         "params": EngineParams(n_ctx=n_ctx, n_threads=1),
-        "open_engine": open_engine(places(tmp_path)),
+        "open_engine": opener(places(tmp_path), isolate=True),
     }
 
 

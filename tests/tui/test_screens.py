@@ -11,7 +11,9 @@ from textual.widgets import DataTable, Input, Select
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.engine.sequences.state_shelf import ShelvedState, StateShelf, states_directory
 from kvnotes_local.kv.layout import GGMLType
-from kvnotes_local.notebook.segment import Kind
+from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
+from kvnotes_local.notebook.store.chats import ChatStore
+from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.tui.command_list import COMMANDS
 from kvnotes_local.tui.news import (
     ChatOpened,
@@ -166,6 +168,25 @@ def test_chats_are_listed_searched_renamed_exported_deleted_and_put_back(play: P
         assert [segment.kind for segment in stage.app.session.chat.segments] == [Kind.SYSTEM]  # type: ignore[union-attr]
 
     play(scene)
+
+
+def test_chats_that_descend_from_each_other_are_all_shown(play: Play, tmp_path: Path) -> None:
+    """No program writes such a circle, but a damaged file may hold one."""
+    store = ChatStore(tmp_path / "data" / "chats.sqlite")
+    user = Segment(Kind.USER, (1,), "hello", content_stop=1, runs=(Run(1, Freshness.FRESH),))
+    parents = {"0badcafe": "1badcafe", "1badcafe": "0badcafe", "2badcafe": "0badcafe", "3badcafe": None}
+    for chat in parents:
+        store.save(chat, [user], "say", new=("model", "f" * 64, ChatParams()))
+    for chat, parent in parents.items():
+        store._db.execute("UPDATE chats SET parent = ? WHERE id = ?", (parent, chat))
+    store.close()
+
+    async def scene(stage: Stage) -> None:
+        await go(stage, "chats")
+        await stage.idle()
+        assert stage.app.screen.query_one(DataTable).row_count == len(parents)
+
+    play(scene, ready=False, model=None)
 
 
 @pytest.mark.parametrize("is_open", [False, True])

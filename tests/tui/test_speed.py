@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvnotes_local.contract.params import EngineParams
-from kvnotes_local.tui.launch import open_engine
+from kvnotes_local.session.opening import opener
 from tests.conftest import REPOSITORY
 from tests.tui.conftest import Play
 from tests.tui.fake_engine import Script
@@ -105,7 +105,7 @@ def test_keys_are_answered_while_the_real_model_reads_and_speaks(
         ready=False,
         model=smollm2_path,
         params=EngineParams(n_ctx=2048, n_threads=1),
-        open_engine=open_engine(places(tmp_path)),
+        open_engine=opener(places(tmp_path), isolate=True),
     )
 
 
@@ -115,7 +115,7 @@ import sys, time
 from pathlib import Path
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.start import Start
-from kvnotes_local.tui.workbench.desk import Places
+from kvnotes_local.session.places import Places
 assert "llama_cpp" not in sys.modules
 here = Path(sys.argv[1])
 times = []

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvnotes_local.cli.output import human_bytes
-from kvnotes_local.cli.quantities import human_seconds
+from kvnotes_local.session.quantities import human_bytes, human_seconds
 from kvnotes_local.skills.batch import PlannedSkill, PlanStatus
 from kvnotes_local.skills.compiler import CompiledSkill, CompileStatus
 from kvnotes_local.skills.library import Problem

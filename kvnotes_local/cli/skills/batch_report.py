@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvnotes_local.cli.output import Output
-from kvnotes_local.cli.quantities import human_seconds
+from kvnotes_local.session.quantities import human_seconds
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.wording import counted
 

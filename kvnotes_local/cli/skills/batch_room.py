@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from kvnotes_local.cli.output import human_bytes
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import DiskFullError
+from kvnotes_local.session.quantities import human_bytes
 from kvnotes_local.skills.artifact_store import ArtifactStore
 from kvnotes_local.skills.batch import PlannedSkill
 

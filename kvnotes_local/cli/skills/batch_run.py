@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvnotes_local.cli.options import EngineOptions
 from kvnotes_local.cli.output import Output
-from kvnotes_local.cli.session import Session, artifact_store, cache_directory, chosen_model, open_session
+from kvnotes_local.cli.session import open_session
 from kvnotes_local.cli.skills.batch_record import BatchRecord, ModelPlan
 from kvnotes_local.cli.skills.batch_room import check_room
 from kvnotes_local.cli.skills.batch_wanted import Wanted
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import Cancelled, DiskFullError, KvnotesError
-from kvnotes_local.models.fingerprint import model_fingerprint
 from kvnotes_local.models.memory import available_memory
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.opening import chosen_model
+from kvnotes_local.session.places import Places
+from kvnotes_local.session.session import Session
 from kvnotes_local.skills.batch import (
     Outcome,
     PlannedSkill,
@@ -131,7 +133,7 @@ class BatchRun:
             try:
                 found = chosen_model(replace(self.options, model=model))
                 n_bytes = found.n_bytes
-                fingerprint = model_fingerprint(found.path, cache_directory(self.options))
+                fingerprint = self._places.fingerprint(found.path)
             except KvnotesError:  # is told when it is to be loaded
                 different.append((model, n_bytes))
                 continue
@@ -141,6 +143,10 @@ class BatchRun:
             names[fingerprint] = found.name
             different.append((model, n_bytes))
         return different
+
+    @property
+    def _places(self) -> Places:
+        return Places.usual(cache=self.options.cache_dir)
 
     def _session(self, model: str | None) -> Any:
         return open_session(
@@ -153,7 +159,7 @@ class BatchRun:
             info.name,
             info.fingerprint,
             plan_skills(session.engine, session.compiler, skills, force=force),
-            SpeedMemory(cache_directory(self.options)).get(info.fingerprint),
+            SpeedMemory(self._places.cache).get(info.fingerprint),
         )
 
     def _tell_plans(self, plans: Sequence[ModelPlan], broken: Sequence[tuple[str, str]], only_plan: bool) -> None:
@@ -173,7 +179,7 @@ class BatchRun:
             self.record.total(plans)
         missing = [one for plan in plans for one in plan.missing]
         self.record.n_missing = len(missing)
-        store = artifact_store(self.options)
+        store = self._places.artifact_store()
         check_room(store, missing)
         if missing and not only_plan:
             store.check_writable()
@@ -188,7 +194,7 @@ class BatchRun:
         done: dict[str, int] = {}
 
         def advance(one: PlannedSkill, n_tokens: int) -> None:
-            if session.interrupted.is_set():
+            if session.stop.is_set():
                 session.engine.cancel()  # Ctrl-C may have come just before the engine began, which forgets it
             done[one.skill.name] = n_tokens
             self.report.advance(plan.name, one.skill.name, n_tokens, one.n_tokens, sum(done.values()))
@@ -254,7 +260,7 @@ class BatchRun:
         speed = measured_speed(session.engine, cost, made)
         if speed is None or cost.tokens_per_second is None:
             return
-        SpeedMemory(cache_directory(self.options)).put(plan.fingerprint, speed)
+        SpeedMemory(self._places.cache).put(plan.fingerprint, speed)
         own, share = cost.tokens_per_second, cost.share_of_plain
         line = f"{plan.name}: {counted(cost.decoded, 'token')} in {cost.seconds:.1f} s, {own:,.0f} tokens/s"
         if share is not None:
@@ -282,5 +288,5 @@ def _kept(session: Session) -> AbstractContextManager[Session]:
 
 def _heed_interrupt(session: Session) -> None:
     """Raise Cancelled where Ctrl-C came while there was nothing to stop."""
-    if session.interrupted.is_set():
+    if session.stop.is_set():
         raise Cancelled("Stopped.")

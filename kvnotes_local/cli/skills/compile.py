@@ -10,11 +10,9 @@ import typer
 from kvnotes_local.cli.options import (
     CacheDirOption,
     ContextOption,
-    EngineOptions,
     FastBuffersOption,
     GpuLayersOption,
     IsolateOption,
-    KvType,
     SkillsDirOption,
     ThreadsOption,
 )
@@ -22,6 +20,7 @@ from kvnotes_local.cli.output import Output
 from kvnotes_local.cli.skills.batch_report import ProgressStyle
 from kvnotes_local.contract.store_type import StoreType
 from kvnotes_local.errors import KvnotesError, UsageError
+from kvnotes_local.session.engine_options import EngineOptions, KvType
 from kvnotes_local.spelling import composed
 from kvnotes_local.stop_signals import exit_code
 from kvnotes_local.wording import counted

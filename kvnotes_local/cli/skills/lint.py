@@ -6,17 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    CacheDirOption,
-    ContextOption,
-    EngineOptions,
-    KvType,
-    ModelOption,
-    SkillsDirOption,
-    ThreadsOption,
-)
+from kvnotes_local.cli.options import CacheDirOption, ContextOption, ModelOption, SkillsDirOption, ThreadsOption
 from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import KvnotesError
+from kvnotes_local.session.engine_options import EngineOptions, KvType
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
@@ -54,14 +47,14 @@ def lint_skills(
     lengths: dict[str, int] = {}
     limits = ModelLimits()
     if model is not None:
-        from kvnotes_local.cli.session import cache_directory, open_session
+        from kvnotes_local.cli.session import open_session
         from kvnotes_local.skills.compiler import default_repair
         from kvnotes_local.skills.speeds import SpeedMemory
 
         options = EngineOptions(model, KvType.F16, n_ctx, -1, threads, cache_dir)
         with open_session(options, output, skills_dirs=skills_dir or []) as session:
             info = session.engine.info
-            speed = SpeedMemory(cache_directory(options)).get(info.fingerprint)
+            speed = SpeedMemory(session.places.cache).get(info.fingerprint)
             if speed is None:
                 output.note(
                     f"Not measured yet: from which length on splicing pays off on {info.name}. Compile a skill first."

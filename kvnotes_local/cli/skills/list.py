@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    CacheDirOption,
-    EngineOptions,
-    SkillsDirOption,
-)
-from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.cli.quantities import human_age
+from kvnotes_local.cli.options import CacheDirOption, SkillsDirOption
+from kvnotes_local.cli.output import Output
+from kvnotes_local.session.engine_options import EngineOptions
+from kvnotes_local.session.places import Places
+from kvnotes_local.session.quantities import human_age, human_bytes
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
-    from kvnotes_local.skills.library import SkillLibrary
     from kvnotes_local.skills.status import ArtifactStatus
     from kvnotes_local.skills.verdicts import Verdict
 
@@ -38,9 +35,10 @@ def list_skills(
     output: Output,
 ) -> None:
     """List the skills that were found, and for which models they are compiled."""
-    options = EngineOptions(cache_dir=cache_dir)
-    library, states = _library_and_states(skills_dir or [], options)
-    wanted = _fingerprints(model or [], options)
+    places = Places.usual(cache=cache_dir, skills_dirs=skills_dir)
+    library = places.library()
+    states = places.artifact_states(library)
+    wanted = _fingerprints(model or [], places)
     rows, entries = [], []
     for skill in library.skills:
         found = [one for one in states.pop(skill.name, ()) if _is_of(one, wanted)]
@@ -87,9 +85,14 @@ def show_skill(
     output: Output,
 ) -> None:
     """Show a skill: what it says about itself, its fields, its files and its artifacts."""
-    library, states = _library_and_states(skills_dir or [], EngineOptions(cache_dir=cache_dir))
+    places = Places.usual(cache=cache_dir, skills_dirs=skills_dir)
+    library = places.library()
     skill = library.get(name)
-    found = [one for one in states.get(skill.name.partition("/")[0], ()) if _belongs(one, skill.name)]
+    found = [
+        one
+        for one in places.artifact_states(library).get(skill.name.partition("/")[0], ())
+        if _belongs(one, skill.name)
+    ]
     references = [path.relative_to(skill.folder).as_posix() for path in _references(skill.folder)]
     settings = skill.settings
     facts = {
@@ -139,28 +142,12 @@ def show_skill(
     )
 
 
-def _library_and_states(
-    skills_dirs: list[Path], options: EngineOptions
-) -> tuple[SkillLibrary, dict[str, tuple[ArtifactStatus, ...]]]:
-    from kvnotes_local.cli.session import artifact_store, verdict_store
-    from kvnotes_local.skills.imports import ImportShelf
-    from kvnotes_local.skills.library import SkillLibrary
-    from kvnotes_local.skills.status import artifact_states
-
-    library = SkillLibrary.default(skills_dirs)
-    store = artifact_store(options)
-    return library, artifact_states(
-        library, store.list(), ImportShelf(store).waiting.list(), verdict_store(options).list()
-    )
-
-
-def _fingerprints(models: list[str], options: EngineOptions) -> dict[str, str]:
+def _fingerprints(models: list[str], places: Places) -> dict[str, str]:
     """Fingerprints and names of the models that ``--model`` means; hashing a large file takes its time, once."""
-    from kvnotes_local.cli.session import cache_directory, chosen_model
-    from kvnotes_local.models.fingerprint import model_fingerprint
+    from kvnotes_local.session.opening import chosen_model
 
     found = [chosen_model(EngineOptions(model=name)) for name in models]
-    return {model_fingerprint(one.path, cache_directory(options)): one.name for one in found}
+    return {places.fingerprint(one.path): one.name for one in found}
 
 
 def _belongs(one: ArtifactStatus, name: str) -> bool:

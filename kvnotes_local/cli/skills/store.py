@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvnotes_local.cli.options import CacheDirOption, EngineOptions, SkillsDirOption
-from kvnotes_local.cli.output import Output, human_bytes
-from kvnotes_local.cli.quantities import parse_age, parse_bytes
+from kvnotes_local.cli.options import CacheDirOption, SkillsDirOption
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import UsageError
+from kvnotes_local.session.places import Places
+from kvnotes_local.session.quantities import human_bytes, parse_age, parse_bytes
 from kvnotes_local.wording import counted
 
 if TYPE_CHECKING:
@@ -33,16 +34,15 @@ def remove_artifacts(
     output: Output,
 ) -> None:
     """Delete the compiled forms of skills. Their SKILL.md files stay."""
-    from kvnotes_local.cli.session import artifact_store
     from kvnotes_local.skills.housekeeping import remove_artifacts_of
 
     if bool(names) == everything:
         raise UsageError("Name the skills whose artifacts shall be deleted, or use --all.")
     if not all(text.strip() for text in model or []):
         raise UsageError("--model is empty. Give a part of a model's name, or leave it out for all models.")
-    options = EngineOptions(cache_dir=cache_dir)
-    wanted = {text: _model_named(text, options) for text in model or []}
-    doomed = remove_artifacts_of(artifact_store(options), None if everything else names, wanted, dry_run=dry_run)
+    places = Places.usual(cache=cache_dir)
+    wanted = {text: _model_named(text, places) for text in model or []}
+    doomed = remove_artifacts_of(places.artifact_store(), None if everything else names, wanted, dry_run=dry_run)
     total = sum(one.stored.n_bytes for one in doomed)
     for one in doomed:
         output.text(f"{one.skill}  {one.stored.model_name or 'damaged'}  {human_bytes(one.stored.n_bytes)}")
@@ -56,13 +56,10 @@ def remove_artifacts(
     )
 
 
-def _model_named(text: str, options: EngineOptions) -> Callable[[ArtifactMeta], bool]:
+def _model_named(text: str, places: Places) -> Callable[[ArtifactMeta], bool]:
     """Whether an artifact is for the model that ``--model`` means: a file's, or those with this in their name."""
-    from kvnotes_local.cli.session import cache_directory
-    from kvnotes_local.models.fingerprint import model_fingerprint
-
     if Path(text).is_file():
-        fingerprint = model_fingerprint(Path(text), cache_directory(options))
+        fingerprint = places.fingerprint(Path(text))
         return lambda meta: meta.model_fingerprint == fingerprint
     return lambda meta: text.casefold() in meta.model_name.casefold()
 
@@ -83,18 +80,16 @@ def collect(
     """Delete artifacts that were not used for long or that another version made, and what interrupted writes left.
 
     Those of pinned skills stay."""
-    from kvnotes_local.cli.session import artifact_store, cache_directory
     from kvnotes_local.skills.housekeeping import collect_garbage
-    from kvnotes_local.skills.library import SkillLibrary
     from kvnotes_local.skills.pins import PinMemory
 
     limit = None if max_bytes is None else parse_bytes(max_bytes)
     age = None if older_than is None else parse_age(older_than)
-    options = EngineOptions(cache_dir=cache_dir)
+    places = Places.usual(cache=cache_dir, skills_dirs=skills_dir)
     garbage = collect_garbage(
-        artifact_store(options),
-        SkillLibrary.default(skills_dir or []),
-        PinMemory(cache_directory(options)),
+        places.artifact_store(),
+        places.library(),
+        PinMemory(places.cache),
         max_bytes=limit,
         older_than=age,
         dry_run=dry_run,

@@ -7,16 +7,12 @@ from typing import Annotated
 
 import typer
 
-from kvnotes_local.cli.options import (
-    CacheDirOption,
-    EngineOptions,
-    KvType,
-    ModelOption,
-    SkillsDirOption,
-    ThreadsOption,
-)
-from kvnotes_local.cli.output import Output, human_bytes
+from kvnotes_local.cli.options import CacheDirOption, ModelOption, SkillsDirOption, ThreadsOption
+from kvnotes_local.cli.output import Output
 from kvnotes_local.errors import ArtifactError
+from kvnotes_local.session.engine_options import EngineOptions, KvType
+from kvnotes_local.session.places import Places
+from kvnotes_local.session.quantities import human_bytes
 from kvnotes_local.wording import counted
 
 
@@ -32,19 +28,17 @@ def export_skill_file(
     output: Output,
 ) -> None:
     """Write a skill and what is compiled of it for one model into one file."""
-    from kvnotes_local.cli.session import artifact_store, cache_directory, chosen_model
-    from kvnotes_local.models.fingerprint import model_fingerprint
-    from kvnotes_local.skills.library import SkillLibrary
+    from kvnotes_local.session.opening import chosen_model
     from kvnotes_local.skills.status import exportable
     from kvnotes_local.skills.transfer import EXPORT_SUFFIX, export_skill
 
-    options = EngineOptions(model=model, cache_dir=cache_dir)
-    library = SkillLibrary.default(skills_dir or [])
+    places = Places.usual(cache=cache_dir, skills_dirs=skills_dir)
+    library = places.library()
     skill = library.get(name)
-    current = exportable(library, artifact_store(options), skill)
+    current = exportable(library, places.artifact_store(), skill)
     models = {fingerprint: files[0].model_name for fingerprint, files in current.items()}
     if model is not None:
-        fingerprint = model_fingerprint(chosen_model(options).path, cache_directory(options))
+        fingerprint = places.fingerprint(chosen_model(EngineOptions(model=model)).path)
     elif len(models) > 1:
         raise ArtifactError(
             f"{name} is compiled for {', '.join(models.values())}. Say with --model which one is meant."
@@ -83,13 +77,13 @@ def import_skill_file(
     output: Output,
 ) -> None:
     """Take in an exported skill, and compare a sample of its artifacts with what the model here computes."""
-    from kvnotes_local.cli.session import artifact_store
     from kvnotes_local.skills.imports import ImportShelf
     from kvnotes_local.skills.library import PLACES
     from kvnotes_local.skills.transfer import import_skill
 
     options = EngineOptions(model, KvType.F16, 0, -1, threads, cache_dir)
-    imported = import_skill(file, ImportShelf(artifact_store(options)), to or Path.home() / PLACES[0])
+    shelf = ImportShelf(Places.usual(cache=cache_dir).artifact_store())
+    imported = import_skill(file, shelf, to or Path.home() / PLACES[0])
     entries = [
         {"skill": one.meta.skill, "n_tokens": one.meta.n_tokens, "bytes": one.n_bytes, "status": "not checked yet"}
         for one in imported.waiting
@@ -133,11 +127,10 @@ def import_skill_file(
 
 def _check_now(fingerprint: str, options: EngineOptions, output: Output) -> bool:
     """Whether the model that ``--model`` means (or the first one) is the one that the artifacts are for."""
-    from kvnotes_local.cli.session import cache_directory, chosen_model
-    from kvnotes_local.models.fingerprint import model_fingerprint
+    from kvnotes_local.session.opening import chosen_model
 
     found = chosen_model(options)
-    if model_fingerprint(found.path, cache_directory(options)) == fingerprint:
+    if Places.usual(cache=options.cache_dir).fingerprint(found.path) == fingerprint:
         return True
     if options.model is not None:
         output.note(f"{found.name} is another model than the one that these artifacts are for.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.text import Text
@@ -14,7 +13,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from kvnotes_local.notebook.store.records import ChatSummary, RemovedChat
+from kvnotes_local.notebook.store.records import ChatSummary, RemovedChat, as_tree
+from kvnotes_local.session.quantities import human_moment
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ChatOpened, ChatPreviewed, ChatRemoved, ChatsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
@@ -48,7 +48,7 @@ class ChatsScreen(KvnotesScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows: list[tuple[int, ChatSummary]] = []
+        self._rows: list[tuple[ChatSummary, int]] = []
         self._snippets: dict[str, str] = {}
         self._removed: list[RemovedChat] = []
 
@@ -82,16 +82,16 @@ class ChatsScreen(KvnotesScreen):
         self._rows = as_tree(news.chats)
         self._snippets = {one.chat.id: one.snippet for one in reversed(news.found)}
         table.clear()
-        for depth, chat in self._rows:
+        for chat, depth in self._rows:
             here = "▸ " if self.session.chat is not None and chat.id == self.session.chat.id else ""
             branch = f"{'  ' * (depth - 1)}└ " if depth else ""
             table.add_row(
                 Text(branch + here + safe_line(chat.title or "(nothing asked yet)", 30 - len(branch + here))),
-                Text(time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.updated))),
+                Text(human_moment(chat.updated)),
                 Text(f"{chat.n_tokens:,}", justify="right"),
                 Text(safe_line(chat.model_name, 16)),
             )
-        row = next((at for at, (_, chat) in enumerate(self._rows) if before is not None and chat.id == before.id), 0)
+        row = next((at for at, (chat, _) in enumerate(self._rows) if before is not None and chat.id == before.id), 0)
         if self._rows:
             table.move_cursor(row=row)
         none = self.query_one("#chats-none", Static)
@@ -133,7 +133,7 @@ class ChatsScreen(KvnotesScreen):
     @property
     def chosen(self) -> ChatSummary | None:
         row = self.query_one(DataTable).cursor_row
-        return self._rows[row][1] if 0 <= row < len(self._rows) else None
+        return self._rows[row][0] if 0 <= row < len(self._rows) else None
 
     # -- what users do -----------------------------------------------------------------------------------------------------
 
@@ -201,18 +201,3 @@ class ChatsScreen(KvnotesScreen):
         field.value = value
         field.display = True
         field.focus()
-
-
-def as_tree(chats: Sequence[ChatSummary]) -> list[tuple[int, ChatSummary]]:
-    """Chats with their depth: each fork stands below the chat that it comes from, the last used first."""
-    known = {chat.id for chat in chats}
-    children: dict[str | None, list[ChatSummary]] = {}
-    for chat in chats:
-        children.setdefault(chat.parent if chat.parent in known else None, []).append(chat)
-    rows: list[tuple[int, ChatSummary]] = []
-    waiting = [(0, chat) for chat in reversed(children.get(None, []))]
-    while waiting:
-        depth, chat = waiting.pop()
-        rows.append((depth, chat))
-        waiting += [(depth + 1, fork) for fork in reversed(children.get(chat.id, []))]
-    return rows

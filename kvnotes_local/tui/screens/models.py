@@ -12,16 +12,16 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Button, DataTable, Input, Label, Select, Static
 
-from kvnotes_local.cli.options import KvType
-from kvnotes_local.cli.output import human_bytes
 from kvnotes_local.contract.model_info import ModelClass, ModelInfo
 from kvnotes_local.contract.params import EngineParams
 from kvnotes_local.errors import UsageError
 from kvnotes_local.models.memory import MemoryEstimate
+from kvnotes_local.session.engine_options import KvType
+from kvnotes_local.session.quantities import human_bytes
+from kvnotes_local.session.short_path import short_path
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.news import MemoryEstimated, ModelGone, ModelReady, ModelsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
-from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.views import ModelRow
 from kvnotes_local.tui.workbench.file_requests import EstimateMemory, ListModels
 from kvnotes_local.tui.workbench.model_requests import LoadModel, UnloadModel

@@ -12,12 +12,12 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from kvnotes_local.cli.output import human_bytes
+from kvnotes_local.session.quantities import human_bytes
+from kvnotes_local.session.short_path import short_path
 from kvnotes_local.skills.verdicts import Outcome, Verdict
 from kvnotes_local.terminal_text import safe_line, safe_text
 from kvnotes_local.tui.news import ModelReady, SkillsListed
 from kvnotes_local.tui.screens.base import KvnotesScreen
-from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.views import SkillRow
 from kvnotes_local.tui.workbench.chat_requests import SpliceSkill
 from kvnotes_local.tui.workbench.file_requests import ListSkills
@@ -106,6 +106,13 @@ class SkillsScreen(KvnotesScreen):
         if verdict is not None:
             lines.append(verdict_text(verdict))
         others = sorted({one.model_name for one in skill.compiled if one.model_fingerprint != self._fingerprint})
+        made_with = [
+            ", ".join(f"{name} = {value}" for name, value in one.values)
+            for one in skill.compiled
+            if one.values and one.is_current and one.model_fingerprint == self._fingerprint
+        ]
+        if made_with:
+            lines.append(f"Compiled with: {'; '.join(made_with)}")
         if others:
             lines.append(f"Also compiled for: {', '.join(others)}")
         head.update(Content("\n".join(safe_line(line) for line in lines)))

@@ -6,9 +6,9 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from kvnotes_local.cli.output import human_ms
 from kvnotes_local.contract.model_info import ModelClass
 from kvnotes_local.notebook.proof import Proof
+from kvnotes_local.session.quantities import human_ms
 from kvnotes_local.terminal_text import safe_line
 from kvnotes_local.tui.state import SessionState
 

@@ -41,25 +41,21 @@ class OpenChat(EngineRequest):
 
 def open_on_desk(desk: EngineDesk, chat: str, system: str | None = None) -> None:
     """Leave the open chat and put another one on the desk. The open one stays where the other cannot be opened."""
-    from kvnotes_local.notebook.stored_chat import open_chat
+    from kvnotes_local.notebook.stored_chat import NOT_SAVED, open_chat
 
     model = desk.model
     if desk.has_chat and desk.chat.id == chat:
         return
     before = desk.chat.id if desk.has_chat and desk.is_stored else "new"
     if not desk.leave_chat():
-        desk.tell(Notice("The chat's state was not saved for lack of room; next time it is read again."))
+        desk.tell(Notice(NOT_SAVED))
 
     def open_(which: str) -> None:
         desk.chat = open_chat(
             desk.store,
             model.engine,
             which,
-            library=model.library,
-            compiler=model.compiler,
-            system=system,
-            on_notice=lambda text: desk.tell(Notice(text)),
-            speed=model.speed,
+            model.chat_options(system=system, on_notice=lambda text: desk.tell(Notice(text))),
         )
         if desk.chat.restored is None:
             defaults = desk.defaults

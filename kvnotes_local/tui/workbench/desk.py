@@ -4,71 +4,25 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kvnotes_local.contract.generation import Sampling
-from kvnotes_local.contract.params import EngineParams
-from kvnotes_local.contract.protocol import Engine
 from kvnotes_local.engine.sequences.state_shelf import forget_states_aside
 from kvnotes_local.errors import Cancelled, KvnotesError, UsageError
 from kvnotes_local.notebook.store.chats import ChatStore
 from kvnotes_local.notebook.store.database import ChatStoreError
 from kvnotes_local.notebook.store.params import DEFAULT_MAX_TOKENS
+from kvnotes_local.session.opening import OpenEngine
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.news import Failure, News, SaferOffered, WorkProgressed, WorkStep
 from kvnotes_local.tui.views import ChatView
 from kvnotes_local.tui.workbench.crash_watch import CrashWatch
 
 if TYPE_CHECKING:
-    from kvnotes_local.notebook.proof import PrefillSpeed
     from kvnotes_local.notebook.stored_chat import StoredChat
-    from kvnotes_local.skills.artifact_store import ArtifactStore
-    from kvnotes_local.skills.compiler import SkillCompiler
-    from kvnotes_local.skills.library import SkillLibrary
-    from kvnotes_local.skills.verdicts import VerdictStore
-
-LoadProgress = Callable[[float], bool]
-
-
-class OpenEngine(Protocol):
-    """Loads a model; ``progress`` (0 … 1) returns False to cancel, ``note`` is told in a sentence what users should know."""
-
-    def __call__(
-        self, path: Path, params: EngineParams, *, progress: LoadProgress, note: Callable[[str], None]
-    ) -> Engine: ...
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where things are kept on disk, and where skills and models are looked for: in the places given here first, then,
-    unless ``only_given``, in the usual ones."""
-
-    cache: Path
-    data: Path
-    config: Path
-    log: Path
-    skills_dirs: tuple[Path, ...] = ()
-    models: tuple[Path, ...] = ()
-    only_given: bool = False
-
-    @property
-    def chats(self) -> Path:
-        return self.data / "chats.sqlite"
-
-    @property
-    def artifacts(self) -> Path:
-        return self.cache / "artifacts"
-
-    @property
-    def verdicts(self) -> Path:
-        return self.cache / "verdicts"
-
-    @property
-    def settings(self) -> Path:
-        return self.config / "settings.toml"
+    from kvnotes_local.session.session import Session
 
 
 @dataclass(frozen=True)
@@ -77,20 +31,6 @@ class ChatDefaults:
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = DEFAULT_MAX_TOKENS
-
-
-@dataclass
-class Loaded:
-    """A loaded model with what skills need. ``path`` and ``params``: as it was asked for. ``speed``: what is known of how fast
-    it reads."""
-
-    path: Path
-    params: EngineParams
-    engine: Engine
-    library: SkillLibrary
-    compiler: SkillCompiler
-    verdicts: VerdictStore
-    speed: PrefillSpeed
 
 
 class Desk:
@@ -109,22 +49,8 @@ class Desk:
     def store(self) -> ChatStore:
         """The chats, through a connection of this desk's own."""
         if self._store is None:
-            self._store = ChatStore(self.places.chats)
+            self._store = self.places.chat_store()
         return self._store
-
-    @property
-    def artifacts(self) -> ArtifactStore:
-        from kvnotes_local.skills.artifact_store import ArtifactStore
-
-        return ArtifactStore(self.places.artifacts)
-
-    def library(self) -> SkillLibrary:
-        """The skills as they are on disk now."""
-        from kvnotes_local.skills.library import SkillLibrary
-
-        if self.places.only_given:
-            return SkillLibrary(self.places.skills_dirs)
-        return SkillLibrary.default(self.places.skills_dirs)
 
     def failed(self, what: str, error: KvnotesError) -> None:
         """``what`` was asked for could not be done."""
@@ -150,14 +76,13 @@ class EngineDesk(Desk):
         super().__init__(places, tell)
         self.open_engine = open_engine
         forget_states_aside(places.cache)  # of a program that was killed
-        self.loaded: Loaded | None = None
+        self.loaded: Session | None = None
         self.defaults = ChatDefaults()
         self.crashes = CrashWatch()
-        self._spare: list[Engine] = []
         self._chat: StoredChat | None = None
 
     @property
-    def model(self) -> Loaded:
+    def model(self) -> Session:
         """Raises UsageError when none is loaded."""
         if self.loaded is None:
             raise UsageError("No model is loaded. Choose one on the Models screen (F5).")
@@ -210,26 +135,11 @@ class EngineDesk(Desk):
             raise Cancelled("Stopped.")
         self.tell(WorkStep(what))
 
-    @contextmanager
-    def open_other(self, **changes: object) -> Iterator[Engine]:
-        """Another engine of the loaded model, with changed EngineParams, for as long as it is needed."""
-        model = self.model
-        params = replace(model.params, **changes)  # type: ignore[arg-type]
-        engine = self.open_engine(
-            model.path, params, progress=lambda fraction: not self.stop.is_set(), note=lambda text: None
-        )
-        self._spare.append(engine)
-        try:
-            yield engine
-        finally:
-            self._spare.remove(engine)
-            engine.close()
-
     def cancel(self) -> None:
         """Stop what the engines do, from any thread."""
         loaded = self.loaded
-        for engine in [*self._spare, *([loaded.engine] if loaded is not None else [])]:
-            engine.cancel()
+        if loaded is not None:
+            loaded.cancel()
 
     def view(self) -> ChatView:
         """The open chat as the screens see it."""
@@ -247,15 +157,12 @@ class EngineDesk(Desk):
 
     def unload(self) -> None:
         """Leave the chat and give the model back."""
-        from kvnotes_local.skills.speeds import SpeedMemory
-
         try:
             self.leave_chat()
         finally:
             if self.loaded is not None:
                 loaded, self.loaded = self.loaded, None
-                SpeedMemory(self.places.cache).learn_prefill(loaded.engine.info.fingerprint, loaded.speed.measured)
-                loaded.engine.close()
+                loaded.close()
 
     def close(self) -> None:
         try:

@@ -53,7 +53,7 @@ class VerifySkill(EngineRequest):
                 model.compiler,
                 skill,
                 model.verdicts,
-                other=desk.open_other,
+                other=desk.model.open_other,
                 progress=desk.progress,
                 step=desk.step,
             )
@@ -75,7 +75,7 @@ class VerifyChat(EngineRequest):
         notebook = desk.chat.notebook
         answers = live_answers(notebook)
         desk.step("loading a second engine")
-        with desk.open_other() as spare:
+        with desk.model.open_other() as spare:
             check = check_chat(notebook.segments, answers, spare, step=desk.step)
         desk.tell(ChatVerified(check))
 

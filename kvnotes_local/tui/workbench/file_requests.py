@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvnotes_local.contract.model_info import ModelInfo
 from kvnotes_local.contract.params import EngineParams
@@ -14,6 +16,12 @@ from kvnotes_local.tui.last_session import LastSession
 from kvnotes_local.tui.news import LogRead, MemoryEstimated, ModelsListed, SkillsListed
 from kvnotes_local.tui.views import CompiledFor, ModelRow, SkillRow
 from kvnotes_local.tui.workbench.desk import FileDesk, FileRequest
+
+if TYPE_CHECKING:
+    from kvnotes_local.skills.lint import ModelLimits
+    from kvnotes_local.skills.skill import Skill
+    from kvnotes_local.skills.status import ArtifactStatus
+    from kvnotes_local.skills.verdicts import VerdictStore
 
 
 @dataclass(frozen=True)
@@ -27,14 +35,11 @@ class ListSkills(FileRequest):
         return "Listing the skills"
 
     def run(self, desk: FileDesk) -> None:
-        from kvnotes_local.artifacts.meta import text_sha256
-        from kvnotes_local.skills.lint import ModelLimits, lint
-        from kvnotes_local.skills.verdicts import VerdictStore, conditions_of
+        from kvnotes_local.skills.lint import ModelLimits
 
         limits = ModelLimits(self.info.n_ctx, self.info.n_swa) if self.info is not None else ModelLimits()
-        verdicts = VerdictStore(desk.places.verdicts)
-        library = desk.library()
-        stored = [one for one in desk.artifacts.list() if one.meta is not None]
+        library = desk.places.library()
+        states = desk.places.artifact_states(library)
         rows = []
         for summary in library.skills:
             try:
@@ -42,26 +47,36 @@ class ListSkills(FileRequest):
             except SkillError as error:
                 rows.append(SkillRow(summary.name, summary.description, summary.folder, "", problem=str(error)))
                 continue
-            sha = text_sha256(skill.text())
-            compiled = tuple(
-                CompiledFor(
-                    one.meta.model_fingerprint,
-                    one.meta.model_name,
-                    one.meta.n_tokens,
-                    one.n_bytes,
-                    one.meta.skill_sha256 == sha,
-                    verdicts.find(conditions_of(self.info, one.meta.key)) if self.info is not None else None,
-                )
-                for one in stored
-                if one.meta is not None and one.meta.skill == skill.name
-            )
-            findings = tuple(
-                f"line {finding.line}: {finding.message}" if finding.line else finding.message
-                for finding in lint(skill, limits=limits)
-            )
-            fields = tuple((name, default or "") for name, default in skill.fields.items())
-            rows.append(SkillRow(skill.name, skill.description, skill.folder, skill.text(), fields, findings, compiled))
+            rows.append(self._row(skill, states.get(skill.name, ()), desk.places.verdict_store(), limits))
         desk.tell(SkillsListed(tuple(rows), tuple(problem.message for problem in library.problems)))
+
+    def _row(
+        self, skill: Skill, states: Sequence[ArtifactStatus], verdicts: VerdictStore, limits: ModelLimits
+    ) -> SkillRow:
+        from kvnotes_local.skills.lint import lint
+        from kvnotes_local.skills.status import ArtifactState
+        from kvnotes_local.skills.verdicts import conditions_of
+
+        compiled = tuple(
+            CompiledFor(
+                meta.model_fingerprint,
+                meta.model_name,
+                meta.n_tokens,
+                one.stored.n_bytes,
+                one.is_current,
+                one.state is ArtifactState.UNCHECKED,
+                one.values,
+                verdicts.find(conditions_of(self.info, meta.key)) if self.info is not None else None,
+            )
+            for one in states
+            if (meta := one.stored.meta) is not None and meta.skill == skill.name
+        )
+        findings = tuple(
+            f"line {finding.line}: {finding.message}" if finding.line else finding.message
+            for finding in lint(skill, limits=limits)
+        )
+        fields = tuple((name, default or "") for name, default in skill.fields.items())
+        return SkillRow(skill.name, skill.description, skill.folder, skill.text(), fields, findings, compiled)
 
 
 @dataclass(frozen=True)
@@ -132,6 +147,7 @@ class EstimateMemory(FileRequest):
 
     def run(self, desk: FileDesk) -> None:
         from kvnotes_local.contract.params import DEFAULT_N_CTX
+        from kvnotes_local.engine.process.build_facts import has_gpu
         from kvnotes_local.models.gguf_reader import read_gguf_header
         from kvnotes_local.models.memory import check_memory
 
@@ -139,21 +155,12 @@ class EstimateMemory(FileRequest):
         try:
             header = read_gguf_header(self.path)
             n_ctx = params.n_ctx or min(DEFAULT_N_CTX, header.context_length or DEFAULT_N_CTX)
-            estimate = check_memory(
-                header, n_ctx, params.type_k, params.type_v, params.n_gpu_layers, has_gpu=_has_gpu(params)
-            )
+            on_gpu = params.n_gpu_layers != 0 and has_gpu()
+            estimate = check_memory(header, n_ctx, params.type_k, params.type_v, params.n_gpu_layers, has_gpu=on_gpu)
         except KvnotesError as error:
             desk.tell(MemoryEstimated(self.path, None, str(error)))
             return
         desk.tell(MemoryEstimated(self.path, estimate))
-
-
-def _has_gpu(params: EngineParams) -> bool:
-    if not params.n_gpu_layers:
-        return False
-    from kvnotes_local.engine.llama import native  # loads llama.cpp
-
-    return native.supports_gpu()
 
 
 @dataclass(frozen=True)

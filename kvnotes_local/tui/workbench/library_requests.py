@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from kvnotes_local.cli.output import human_bytes
 from kvnotes_local.errors import ArtifactError
+from kvnotes_local.session.quantities import human_bytes
+from kvnotes_local.session.short_path import short_path
 from kvnotes_local.tui.news import Notice, SkillsChanged
-from kvnotes_local.tui.short_path import short_path
 from kvnotes_local.tui.workbench.desk import FileDesk, FileRequest
 from kvnotes_local.wording import counted
 
@@ -36,7 +36,7 @@ class NewSkill(FileRequest):
         from kvnotes_local.skills.library import project_root
         from kvnotes_local.skills.scaffold import write_new_skill
 
-        source = None if self.like is None else desk.library().get(self.like)
+        source = None if self.like is None else desk.places.library().get(self.like)
         folder = _home_of_skills(desk, project_root(Path.cwd(), Path.home()))
         path = write_new_skill(self.name, folder, source)
         desk.tell(SkillsChanged())
@@ -56,7 +56,7 @@ class RemoveCompiled(FileRequest):
     def run(self, desk: FileDesk) -> None:
         from kvnotes_local.skills.housekeeping import remove_artifacts_of
 
-        removed = remove_artifacts_of(desk.artifacts, None if self.name is None else [self.name])
+        removed = remove_artifacts_of(desk.places.artifact_store(), None if self.name is None else [self.name])
         total = sum(one.stored.n_bytes for one in removed)
         desk.tell(SkillsChanged())
         desk.tell(
@@ -81,7 +81,11 @@ class MakeRoom(FileRequest):
 
         pins = PinMemory(desk.places.cache)
         garbage = collect_garbage(
-            desk.artifacts, desk.library(), pins, max_bytes=self.max_bytes, older_than=self.older_than
+            desk.places.artifact_store(),
+            desk.places.library(),
+            pins,
+            max_bytes=self.max_bytes,
+            older_than=self.older_than,
         )
         n_bytes = sum(one.n_bytes for one in garbage.files)
         desk.tell(SkillsChanged())
@@ -109,9 +113,9 @@ class ExportSkill(FileRequest):
         from kvnotes_local.skills.status import exportable
         from kvnotes_local.skills.transfer import EXPORT_SUFFIX, export_skill
 
-        library = desk.library()
+        library = desk.places.library()
         skill = library.get(self.name)
-        found = exportable(library, desk.artifacts, skill)
+        found = exportable(library, desk.places.artifact_store(), skill)
         if not found:
             raise ArtifactError(f"{self.name} is not compiled as it is now. Compile it first (c on the Skills screen).")
         names = ", ".join(files[0].model_name for files in found.values())
@@ -142,7 +146,9 @@ class ImportSkill(FileRequest):
         from kvnotes_local.skills.imports import ImportShelf
         from kvnotes_local.skills.transfer import import_skill
 
-        imported = import_skill(self.path, ImportShelf(desk.artifacts), _home_of_skills(desk, Path.home()))
+        imported = import_skill(
+            self.path, ImportShelf(desk.places.artifact_store()), _home_of_skills(desk, Path.home())
+        )
         desk.tell(SkillsChanged())
         desk.tell(
             Notice(

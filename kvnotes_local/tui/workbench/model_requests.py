@@ -10,7 +10,7 @@ from kvnotes_local.errors import UsageError
 from kvnotes_local.notebook.store.database import ChatStoreError
 from kvnotes_local.tui.news import ModelGone, ModelReady, Notice, WorkProgressed
 from kvnotes_local.tui.workbench.chat_requests import open_on_desk
-from kvnotes_local.tui.workbench.desk import EngineDesk, EngineRequest, Loaded
+from kvnotes_local.tui.workbench.desk import EngineDesk, EngineRequest
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,8 @@ class LoadModel(EngineRequest):
         return f"Loading {self.path.stem}"
 
     def run(self, desk: EngineDesk) -> None:
-        from kvnotes_local.cli.session import artifact_limit
-        from kvnotes_local.notebook.proof import PrefillSpeed
-        from kvnotes_local.skills.compiler import SkillCompiler
-        from kvnotes_local.skills.speeds import SpeedMemory
-        from kvnotes_local.skills.verdicts import VerdictStore
+        from kvnotes_local.session.session import load
 
-        limit = artifact_limit(lambda text: desk.tell(Notice(text)))
         desk.crashes.asked = self.path, self.params
         desk.unload()
         desk.tell(ModelGone())
@@ -42,15 +37,19 @@ class LoadModel(EngineRequest):
             desk.tell(WorkProgressed(int(100 * fraction), 100, "%"))
             return not desk.stop.is_set()
 
-        engine = desk.open_engine(self.path, self.params, progress=progress, note=lambda text: desk.tell(Notice(text)))
-        verdicts = VerdictStore(desk.places.verdicts)
-        compiler = SkillCompiler(engine, desk.artifacts, verdicts=verdicts, limit=limit)
-        known = SpeedMemory(desk.places.cache).get(engine.info.fingerprint)
-        speed = PrefillSpeed(known.prefill if known is not None else None)
-        desk.loaded = Loaded(self.path, self.params, engine, desk.library(), compiler, verdicts, speed)
-        desk.tell(ModelReady(engine.info))
-        if engine.info.format_notice is not None:
-            desk.tell(Notice(engine.info.format_notice))
+        desk.loaded = load(
+            self.path,
+            self.params,
+            desk.places,
+            desk.open_engine,
+            stop=desk.stop,
+            note=lambda text: desk.tell(Notice(text)),
+            progress=progress,
+        )
+        info = desk.loaded.engine.info
+        desk.tell(ModelReady(info))
+        if info.format_notice is not None:
+            desk.tell(Notice(info.format_notice))
         if self.chat is None:
             open_on_desk(desk, "new")
             return

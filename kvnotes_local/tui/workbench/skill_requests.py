@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvnotes_local.cli.output import human_bytes
+from kvnotes_local.session.quantities import human_bytes
 from kvnotes_local.tui.news import Notice, SkillCompiled
 from kvnotes_local.tui.workbench.desk import EngineDesk, EngineRequest
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvnotes_local.errors import Cancelled, KvnotesError
+from kvnotes_local.session.opening import OpenEngine
+from kvnotes_local.session.places import Places
 from kvnotes_local.tui.news import Failure, News, WorkBegan, WorkEnded
 from kvnotes_local.tui.workbench.desk import (
     ChatDefaults,
@@ -17,8 +19,6 @@ from kvnotes_local.tui.workbench.desk import (
     EngineRequest,
     FileDesk,
     FileRequest,
-    OpenEngine,
-    Places,
 )
 
 log = logging.getLogger(__name__)

@@ -264,7 +264,6 @@ def test_a_disk_that_is_too_small_is_said_before_starting(
     tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one thing that is not real here is the number of free bytes."""
-    from kvnotes_local.cli.options import EngineOptions
     from kvnotes_local.cli.output import Output
     from kvnotes_local.cli.skills import batch_room
     from kvnotes_local.cli.skills.batch_report import ProgressStyle, batch_report
@@ -272,6 +271,7 @@ def test_a_disk_that_is_too_small_is_said_before_starting(
     from kvnotes_local.cli.skills.batch_wanted import Wanted
     from kvnotes_local.contract.store_type import StoreType
     from kvnotes_local.errors import DiskFullError
+    from kvnotes_local.session.engine_options import EngineOptions
 
     monkeypatch.setenv("KVNOTES_LOG_DIR", str(tmp_path / "log"))
     free = type("Usage", (), {"free": 1 << 20})

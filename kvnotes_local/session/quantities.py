@@ -1,8 +1,9 @@
-"""Sizes and ages as people type them on the command line."""
+"""Sizes, ages and times as people type and read them."""
 
 from __future__ import annotations
 
 import re
+import time
 from datetime import timedelta
 
 from kvnotes_local.errors import UsageError
@@ -27,6 +28,11 @@ def parse_age(text: str) -> timedelta:
     return timedelta(seconds=int(match[1]) * _AGE_UNITS[match[2].lower()])
 
 
+def human_moment(seconds: float) -> str:
+    """A moment in seconds since the epoch, as clocks here show it."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
 def human_age(seconds: float) -> str:
     """How long ago something was."""
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
@@ -43,3 +49,17 @@ def human_seconds(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def human_bytes(n: float) -> str:
+    """1536 → 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_ms(ms: float) -> str:
+    """Milliseconds as people say them."""
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
