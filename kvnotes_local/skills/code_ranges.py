@@ -15,6 +15,7 @@ from typing import NamedTuple
 _FENCE = re.compile(
     r"(?P<before>(?P<inside>(?:[ \t]*(?:>|[-*+][ \t]|\d{1,9}[.)][ \t]))*)[ \t]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})"
 )
+_CONTAINER = re.compile(r" *(?:>|[-*+] |\d{1,9}[.)] )")
 _FENCE_END = re.compile(r"[ \t>]*(?P<mark>`{3,}|~{3,})[ \t]*$")
 # A code span ends where its heading, row of a table, paragraph, list item or quote does.
 _ONE_LINE = re.compile(r"[ \t>]*(?:#{1,6}[ \t]|\|)")
@@ -73,11 +74,25 @@ def _is_closed(fence: re.Match[str], line: str) -> bool:
 
 
 def _is_left(fence: re.Match[str], line: str) -> bool:
-    """Whether a line stands outside of the quote or list item that a fence began in, which ends both."""
-    inside = fence["inside"]
-    if ">" in inside:
-        return _QUOTE.match(line) is None
-    return bool(inside and line.strip()) and len(line) - len(line.lstrip()) < len(inside)
+    """Whether a line stands outside of the quotes and list items that a fence began in, which ends both."""
+    rest = line.expandtabs(4)
+    in_quote = False
+    for container in _CONTAINER.findall(fence["inside"].expandtabs(4)):
+        stripped = rest.lstrip()
+        if in_quote:
+            container = container.removeprefix(" ")  # it belongs to the quote's marker, as in the line
+        in_quote = container.endswith(">")
+        if in_quote:
+            if not stripped.startswith(">"):
+                return True
+            rest = stripped[1:].removeprefix(" ")
+        elif not stripped:
+            return False  # an empty line ends no list item
+        elif len(rest) - len(stripped) < len(container):
+            return True
+        else:
+            rest = rest[len(container) :]
+    return False
 
 
 def _spans(text: str, start: int, stop: int) -> Iterator[CodeRange]:
