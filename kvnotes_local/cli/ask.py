@@ -22,7 +22,7 @@ from kvnotes_local.wording import counted
 if TYPE_CHECKING:
     from kvnotes_local.contract.model_info import ModelInfo
     from kvnotes_local.notebook.proof import Proof
-    from kvnotes_local.session.question import Answer, OpenedChat
+    from kvnotes_local.session.question import Answer, OpenedChat, Question
 
 
 def register(app: typer.Typer) -> None:
@@ -82,15 +82,7 @@ def ask(
     from kvnotes_local.notebook.listening import SaidText
     from kvnotes_local.session import question as asking
 
-    question = asking.Question(
-        text=text,
-        skills=turn.skill or (),
-        values=_fields(turn.set_field or []),
-        level=turn.level,
-        read_skills=turn.read_skills,
-        repair=turn.repair,
-        splice_anyway=turn.splice_anyway,
-    )
+    question = _question(text, turn)
     wanted = asking.Drawing(
         temperature=drawing.temperature,
         seed=drawing.seed,
@@ -127,6 +119,20 @@ def ask(
             output.document(_document(info, chat, answer, notices))
         if answer.reply.stop_reason is StopReason.STOPPED:
             raise Cancelled("Stopped.")
+
+
+def _question(text: str, turn: TurnOptions) -> Question:
+    from kvnotes_local.session.question import Question
+
+    return Question(
+        text=text,
+        skills=turn.skill or (),
+        values=_fields(turn.set_field or []),
+        level=turn.level,
+        read_skills=turn.read_skills,
+        repair=turn.repair,
+        splice_anyway=turn.splice_anyway,
+    )
 
 
 def _tell(answer: Answer, chat: OpenedChat, output: Output) -> None:
