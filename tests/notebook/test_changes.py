@@ -378,6 +378,18 @@ class TestASystemTextThatOpensTheQuestion:
         assert span.value == ("Grace" if with_field else "Ada")
         assert opened.tokens[opened.content_start : opened.content_stop] == opened.tokens[3:-1]
 
+    @pytest.mark.parametrize("opens", [True, False])
+    def test_a_field_of_a_question_is_replaced_where_the_question_stays_as_it_was(self, opens: bool) -> None:
+        engine = ListEngine()
+        first = replace(self.SYSTEM, kind=Kind.SKILL) if opens else self.SYSTEM
+        old = self.change(engine, Draft((), 0, JOINT).read(first).read(self.question(own_opening=opens)))
+        draft = Draft(old, len(engine.rows), JOINT).keep_with_field("who", "Grace", spell, words)
+        _, question = self.change(engine, draft)
+        assert question.n_tokens == old[1].n_tokens + len("Grace") - len("Ada")
+        (span,) = question.fields
+        assert question.tokens[span.start : span.stop] == spell("Grace")
+        assert (question.tokens[:2] == JOINT.opening) is opens
+
     def test_parting_them_makes_the_question_stale(self) -> None:
         engine = ListEngine()
         old = self.change(engine, Draft((), 0, JOINT).read(self.SYSTEM).read(self.question(own_opening=False)))
