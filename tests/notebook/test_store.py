@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from kvnotes_local.chat_format.turns import FieldSpan
 from kvnotes_local.notebook.segment import Freshness, Kind, Run, Segment
 from kvnotes_local.notebook.store.chats import ChatChangedError, ChatStore
 from kvnotes_local.notebook.store.database import ChatStoreError
+from kvnotes_local.notebook.store.export import chat_json, chat_markdown
 from kvnotes_local.notebook.store.params import ChatParams
 from kvnotes_local.notebook.store.records import as_tree
 
@@ -275,3 +277,17 @@ def test_a_change_that_fails_half_way_leaves_nothing(store: ChatStore) -> None:
     assert store.search("two") == ()
     store.save(CHAT, said("other", "two"), "edit")
     assert store.load(CHAT).segments == said("other", "two")
+
+
+def test_exports_hold_what_was_said_and_thought(store: ChatStore) -> None:
+    question, answer, silent = said("Why?", "Because.", "")
+    segments = (question, replace(answer, name="lamp", reasoning="Hm.", stopped=True), silent)
+    store.save(CHAT, segments, "ask", new=NEW)
+    chat = store.load(CHAT)
+    headings = [line for line in chat_markdown(chat).splitlines() if line.startswith("#")]
+    assert headings == ["# Why?", "## User", "## Assistant: lamp (stopped)"], "what says nothing has no heading"
+    assert chat_markdown(chat).index("Hm.") < chat_markdown(chat).index("Because.")
+    document = json.loads(chat_json(chat))
+    assert [one["text"] for one in document["segments"]] == ["Why?", "Because.", ""]
+    assert [one["tokens"] for one in document["segments"]] == [4, 8, 0]
+    assert (document["chat_id"], document["model"], document["segments"][1]["reasoning"]) == (CHAT, "tiny", "Hm.")
