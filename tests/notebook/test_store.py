@@ -202,6 +202,7 @@ class TestFork:
         summary = store.find(twins[1])
         assert (summary.parent, summary.parent_segments, summary.n_segments) == (CHAT, 2, 2)
         assert {(hit.chat.id, hit.number) for hit in store.search("two")} == {(CHAT, 1), (twins[1], 1), (twins[2], 1)}
+        assert as_tree([summary, store.find(CHAT)]) == [(store.find(CHAT), 0), (summary, 1)]
         assert store.operations(twins[0]) == (f"fork {CHAT}",)
 
     @pytest.mark.parametrize("place", [0, -1, 4])
