@@ -292,3 +292,17 @@ def test_exports_hold_what_was_said_and_thought(store: ChatStore) -> None:
     assert [one["text"] for one in document["segments"]] == ["Why?", "Because.", ""]
     assert [one["tokens"] for one in document["segments"]] == [4, 8, 0]
     assert (document["chat_id"], document["model"], document["segments"][1]["reasoning"]) == (CHAT, "tiny", "Hm.")
+
+
+def test_parameters_are_kept_with_their_own_chat(store: ChatStore) -> None:
+    for chat in (CHAT, OTHER):
+        store.save(chat, said("one"), "ask", new=NEW)
+    store.set_params(CHAT, ChatParams(max_tokens=7))
+    assert (store.load(CHAT).params.max_tokens, store.load(OTHER).params) == (7, ChatParams())
+
+
+def test_chats_that_descend_from_themselves_are_listed_all_the_same(store: ChatStore) -> None:
+    store.save(CHAT, said("one"), "ask", new=NEW)
+    one = store.find(CHAT)
+    circle = [replace(one, id="a", parent="b"), replace(one, id="b", parent="a"), replace(one, id="c", parent=None)]
+    assert as_tree(circle) == [(circle[2], 0), (circle[0], 0), (circle[1], 0)]
