@@ -63,7 +63,8 @@ def test_a_wrong_value_is_named(tmp_path: Path, action: str, key: str, values: l
         assert where.endswith(f"step 2, {key}"), message
         wanted, _, found = rest.partition(", found ")
         assert expected in wanted, message
-        assert found[0] == value[0] or len(value) == 40, message
+        if len(value) < 40:  # a number that long is no number of TOML
+            assert found[0] == value[0], message
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def home(tmp_path: Path, zoo_directory: Path, skills: Path) -> Home:
 def test_no_room_for_an_artifact(home: Home) -> None:
     done = home.ask("Hi", "--skill", "lamp", max_file_bytes=40_000)
     assert done.returncode == 1
-    assert "artifact" in done.stderr or "cannot be written" in done.stderr
+    assert "artifact" in done.stderr, done.stderr
     assert "--cache-dir" in done.stderr
     assert not home.leftovers()
     assert home.ask("Hi", "--skill", "lamp").returncode == 0
@@ -157,7 +157,7 @@ def test_a_disk_that_is_really_full(home: Home, small_disk: Path) -> None:
     for arguments in (["Lost?", "--chat", chat], ["Lost?", "--skill", "lamp"]):
         refused = home.ask(*arguments)
         assert refused.returncode == 1
-        assert "disk" in refused.stderr or "room" in refused.stderr, refused.stderr
+        assert "disk" in refused.stderr, refused.stderr
     (small_disk / "ballast").unlink()
     done = home.ask("Second question", "--chat", chat)
     assert done.returncode == 0, done.stderr

@@ -99,7 +99,8 @@ def test_a_damaged_record_is_as_if_it_were_not_there(tmp_path: Path, name: str, 
     read, refusals = RECORDS[name], []
     shutil.copy(CORPUS / "records" / name, tmp_path / name)
     sound = read(tmp_path)
-    assert sound != NOTHING.get(name) or name in {"fingerprints.json", "pinned.json"}, "the seed is sound"
+    if name not in {"fingerprints.json", "pinned.json"}:
+        assert sound != NOTHING.get(name), "the seed is sound"
     for data in damaged(name, again):
         (tmp_path / name).write_bytes(data)
         try:

@@ -183,6 +183,24 @@ def test_every_cell_goes_to_its_own_place() -> None:
     )
 
 
+@pytest.mark.parametrize("which", ["all but the first", "all but the last", "the last alone", "the first alone"])
+def test_keys_are_turned_where_some_cells_move_and_others_stay(which: str) -> None:
+    layout = StateLayout((cache(2, F32, F32),))
+    rows = random_rows(layout, (6,), start=40)
+    old = rows.caches[0].pos.astype(np.int64)
+    distance = np.array([0, 1, 1, 1, 1, 1] if "first" in which else [1, 1, 1, 1, 1, 0])
+    if "alone" in which:
+        distance = 1 - distance
+    distance *= 5000 if distance[-1] else -7
+    new = old + distance
+    moved = reposition(rows, layout, rotation_for(layout), [new])
+    layer = rotation_for(layout).caches[0][0]
+    np.testing.assert_array_equal(moved.caches[0].pos, new)
+    for ours, stored in zip(moved.caches[0].k, rows.caches[0].k, strict=True):
+        wanted = rotate(stored.view(np.float32), layer, angles(layer, distance))
+        np.testing.assert_allclose(ours.view(np.float32), wanted, atol=1e-6)
+
+
 def test_layers_with_different_rotations_keep_theirs() -> None:
     layout = StateLayout((cache(4, F32, F32),))
     rows = random_rows(layout, (6,))

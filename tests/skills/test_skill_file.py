@@ -277,7 +277,8 @@ def test_yaml_cannot_grow_or_nest(tmp_path: Path) -> None:
         assert (skill.name, skill.description, skill.body) == ("my-skill", "x", "b")
         assert all(isinstance(value, (str, list)) for value in skill.extra.values())
         assert len(str(skill.extra)) < 3 * len(odd)
-        assert "line 4" in skill.warnings[0] or odd is bomb
+        if odd is not bomb:
+            assert "line 4" in skill.warnings[0]
 
 
 def test_control_and_direction_characters_do_not_reach_the_screen(tmp_path: Path) -> None:

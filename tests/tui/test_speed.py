@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -21,37 +22,44 @@ from tests.tui.fake_engine import Script
 from tests.tui.stage import Stage, places
 
 KEYS = 60
-LIMIT_SECONDS = 0.050
+LIMIT_CALLS = 150_000
+"""Calls of Python functions, which take about 50 ms. Seen: 5,000 while a model loads, 39,000 while tokens stream."""
 
 
-async def key_times(stage: Stage) -> list[float]:
-    """Seconds from a key press to its letter in the composer, while the app does what it does.
-
-    Processor time of all threads: what a key waits for on a machine that has nothing else to do, since Python's threads take
-    turns. Time that other programs take does not count.
-    """
-    times = []
+async def key_calls(stage: Stage) -> list[int]:
+    """Python functions called from a key press to its letter in the composer, by the app doing whatever it does. Unlike seconds,
+    they are the same on a machine that is slow or busy."""
+    counts = []
     area = stage.composer.area
+    n_calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal n_calls
+        n_calls += event == "call"
+
     for number in range(KEYS):
         key = "abcdefghij"[number % 10]
-        n_before = len(area.text)
-        began = time.process_time()
-        stage.app.simulate_key(key)
-        while len(area.text) == n_before:
-            await asyncio.sleep(0)  # a turn of the event loop
-        times.append(time.process_time() - began)
-    return times
+        n_before, n_calls = len(area.text), 0
+        sys.setprofile(count)
+        try:
+            stage.app.simulate_key(key)
+            while len(area.text) == n_before:
+                await asyncio.sleep(0)  # a turn of the event loop
+        finally:
+            sys.setprofile(None)
+        counts.append(n_calls)
+    return counts
 
 
-def p95(times: list[float]) -> float:
-    return statistics.quantiles(times, n=20)[-1]
+def p95(counts: list[int]) -> float:
+    return statistics.quantiles(counts, n=20)[-1]
 
 
 def test_keys_are_answered_while_tokens_stream_and_while_a_model_loads(play: Play) -> None:
     """The engine speaks as fast as Python can: no clock decides how much there is to show."""
 
     async def scene(stage: Stage) -> None:
-        loading = await key_times(stage)
+        loading = await key_calls(stage)
         stage.script.loading.open()
         await stage.idle()
         stage.composer.write("Speak")
@@ -69,14 +77,14 @@ def test_keys_are_answered_while_tokens_stream_and_while_a_model_loads(play: Pla
         speaker.start()
         try:
             await stage.until(lambda: "word9" in stage.text)
-            streaming = await key_times(stage)
+            streaming = await key_calls(stage)
         finally:
             stop.set()
             speaker.join()
         stage.script.end()
         await stage.idle()
-        assert p95(loading) <= LIMIT_SECONDS
-        assert p95(streaming) <= LIMIT_SECONDS
+        assert p95(loading) <= LIMIT_CALLS
+        assert p95(streaming) <= LIMIT_CALLS
 
     script = Script(answer=None)
     script.loading.close()
@@ -89,16 +97,16 @@ def test_keys_are_answered_while_the_real_model_reads_and_speaks(
     play: Play, tmp_path: Path, smollm2_path: Path
 ) -> None:
     async def scene(stage: Stage) -> None:
-        loading = await key_times(stage)
+        loading = await key_calls(stage)
         await stage.idle()
         stage.composer.write("Count from one to five hundred in words.")
         await stage.pilot.press("enter")
-        reading = await key_times(stage)
+        reading = await key_calls(stage)
         await stage.until(lambda: stage.app.session.answering and len(stage.text) > 0)
-        streaming = await key_times(stage)
+        streaming = await key_calls(stage)
         await stage.pilot.press("escape")
         await stage.idle()
-        assert max(p95(loading), p95(reading), p95(streaming)) <= LIMIT_SECONDS
+        assert max(p95(loading), p95(reading), p95(streaming)) <= LIMIT_CALLS
 
     play(
         scene,
@@ -109,54 +117,64 @@ def test_keys_are_answered_while_the_real_model_reads_and_speaks(
     )
 
 
-BARE = "import time, textual.app, textual.widgets; print(time.process_time())"
+COUNT = """
+import sys
+n_calls = 0
+
+def count(frame, event, argument):
+    global n_calls
+    n_calls += event == "call"
+
+sys.setprofile(count)
+"""
+BARE = "import textual.app, textual.widgets; print(n_calls)"
 PAINT = """
-import sys, time
+import sys
 from pathlib import Path
 from kvnotes_local.tui.app import KvnotesApp
 from kvnotes_local.tui.start import Start
 from kvnotes_local.session.places import Places
 assert "llama_cpp" not in sys.modules
 here = Path(sys.argv[1])
-times = []
+counts = []
 
 class Once(KvnotesApp):
     def on_ready(self):
         self.call_after_refresh(self.painted)
 
     def painted(self):
-        times.append(time.process_time())
+        counts.append(n_calls)
         self.exit()
 
 Once(Start(Places(here, here, here, here, only_given=True), None)).run(headless=True)
-print(times[0])
+print(counts[0])
 """
 HELP = """
-import atexit, sys, time
+import atexit, sys
 from kvnotes_local import __main__ as main
-assert not {"textual", "llama_cpp", "numpy"} & set(sys.modules)
-atexit.register(lambda: print(time.process_time()))
+
+def tell():
+    assert not {"textual", "llama_cpp", "numpy"} & set(sys.modules)
+    print(n_calls)
+
+atexit.register(tell)
 sys.argv = ["kvnotes", "--help"]
 main.run()
 """
 
 
-def cpu_seconds(program: str, *arguments: str) -> float:
-    """Processor time that a Python program prints at its end, the best of three: other programs do not count."""
+def calls(program: str, *arguments: str) -> int:
+    """How many Python functions the main thread of a program has called when it prints ``n_calls``."""
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-
-    def run() -> float:
-        command = [sys.executable, "-c", program, *arguments]
-        out = subprocess.run(command, check=True, capture_output=True, env=env, text=True).stdout
-        return float(out.split()[-1])
-
-    return min(run() for _ in range(3))
+    command = [sys.executable, "-c", COUNT + program, *arguments]
+    out = subprocess.run(command, check=True, capture_output=True, env=env, text=True).stdout
+    return int(out.split()[-1])
 
 
 def test_the_first_picture_comes_soon(tmp_path: Path) -> None:
-    """Relative to importing textual alone, which takes a fifth of a second on a quiet machine: less than a second then."""
-    assert cpu_seconds(PAINT, str(tmp_path)) <= 5 * cpu_seconds(BARE) + 0.2
+    """Relative to importing textual alone, which takes a fifth of a second on a quiet machine: less than two seconds then."""
+    assert calls(PAINT, str(tmp_path)) <= 8 * calls(BARE)
 
 
 def test_help_comes_at_once_and_without_textual() -> None:
-    assert cpu_seconds(HELP) <= 1.2 * cpu_seconds(BARE)
+    assert calls(HELP) <= 1.2 * calls(BARE)

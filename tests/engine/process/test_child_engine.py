@@ -227,7 +227,8 @@ def test_a_closed_engine_says_so_and_its_process_is_gone(zoo_directory: Path, me
     seq, pid = engine.new_sequence(), engine.pid
     engine.close()
     assert engine.pid is None
-    assert not psutil.pid_exists(pid or 0)
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
     engine.cancel()  # Ctrl-C may come late
     with pytest.raises(EngineError, match="closed"):
         engine.tokens(seq)

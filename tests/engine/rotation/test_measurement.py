@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,7 +190,9 @@ def test_learned_positions_are_refused_with_the_residual(zoo_directory: Path) ->
     with loaded(zoo_model("gpt2", zoo_directory)) as model, pytest.raises(RotationError) as caught:
         measure(model)
     assert "gpt2" in str(caught.value)
-    assert "wrong by 0." in str(caught.value) or "wrong by 1" in str(caught.value)
+    found = re.search(r"wrong by ([0-9.]+[0-9])", str(caught.value))
+    assert found is not None
+    assert 0.1 < float(found[1]) < 2, "as a share of the keys: turning them explains nothing"
 
 
 def test_keys_that_are_zero_are_refused(zoo_directory: Path) -> None:
