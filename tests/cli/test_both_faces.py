@@ -41,7 +41,7 @@ def put(store: ArtifactStore, text: str = NOW, window: str = "30 days", llama_cp
         fields=(FieldSpan("window", window, 2, 4),),
         llama_cpp_version=llama_cpp,
     )
-    write_artifact(store.path_of(meta), meta, random_rows(*LAYOUTS["plain"]))
+    write_artifact(store.path(meta.key, meta.skill, meta.model_fingerprint), meta, random_rows(*LAYOUTS["plain"]))
     return meta
 
 

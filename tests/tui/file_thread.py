@@ -59,7 +59,11 @@ def requests(desk: FileDesk, heard: list[News], home: Path, model: Path) -> Iter
         fields=(FieldSpan("window", "30 days", 2, 4),),
         llama_cpp_version=version("llama-cpp-python"),
     )
-    write_artifact(desk.places.artifact_store().path_of(meta), meta, random_rows(*LAYOUTS["plain"]))
+    write_artifact(
+        desk.places.artifact_store().path(meta.key, meta.skill, meta.model_fingerprint),
+        meta,
+        random_rows(*LAYOUTS["plain"]),
+    )
 
     yield ListSkills()
     yield NewSkill("begun")

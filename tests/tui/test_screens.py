@@ -116,7 +116,11 @@ def test_a_broken_or_changed_skill_says_so(play: Play, tmp_path: Path) -> None:
     play(scene)
 
 
-def test_chats_are_listed_searched_renamed_exported_deleted_and_put_back(play: Play, tmp_path: Path) -> None:
+def test_chats_are_listed_searched_renamed_exported_deleted_and_put_back(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a long path would break the line of the message that is looked for
+
     async def scene(stage: Stage) -> None:
         await stage.say("Where is the lighthouse?")
         await stage.say("/fork")
@@ -143,7 +147,7 @@ def test_chats_are_listed_searched_renamed_exported_deleted_and_put_back(play: P
         assert "Loaves" in stage.text
 
         await stage.pilot.press("e")
-        to = tmp_path / "chat.md"
+        to = Path("chat.md")
         screen.query_one("#chats-input", Input).value = str(to)
         await stage.pilot.press("enter")
         await stage.idle()
