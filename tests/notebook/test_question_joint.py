@@ -139,7 +139,7 @@ def test_questions_keep_their_opening_when_the_system_text_before_them_changes(
     assert_as_rendered(engine, parts, chat)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_any_sequence_of_operations_leaves_the_templates_own_rendering(
     engine: LlamaEngine, parts: Parts, notebook: MakeNotebook, seed: int
 ) -> None:
